@@ -52,6 +52,12 @@ class Status(IntEnum):
     - NONFINITE: a field or a moment overflowed, or a parameter is non-finite.
     - UNNORMALIZABLE: a unit with unbounded support received a tilt under which its distribution cannot be normalized.
       The iteration may still converge from a different initial state.
+
+    Example:
+        >>> from tapmachine import Binary, rbm, solve
+        >>> from tapmachine.solver import Status
+        >>> Status(int(solve(rbm(Binary(4), Binary(2))).status[0])).name
+        'CONVERGED'
     """
 
     CONVERGED = 0
@@ -76,6 +82,14 @@ class Solution:
             shape (K,).
         n_sweeps: Number of sweeps performed for each particle, of shape (K,).
         status: `Status` of each particle as an integer, of shape (K,).
+
+    Example:
+        >>> from tapmachine import Binary, rbm, solve
+        >>> solution = solve(rbm(Binary(4), Binary(2)))
+        >>> solution
+        Solution(1 converged)
+        >>> solution.moments[0].mean.shape
+        torch.Size([1, 4])
     """
 
     moments: tuple[Moments, ...]

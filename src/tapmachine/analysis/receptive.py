@@ -25,6 +25,12 @@ class ReceptiveFields(NamedTuple):
         activation: Mean of each hidden unit given a row of the data, averaged over the rows, shape (n_hidden,); NaN
             without data.
         layer: Number of the hidden layer, starting at 1.
+
+    Example:
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.analysis import receptive_fields
+        >>> receptive_fields(rbm(Binary(4), Binary(2))).spread.shape
+        torch.Size([2])
     """
 
     fields: Tensor

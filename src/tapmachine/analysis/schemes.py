@@ -119,6 +119,13 @@ class SchemeComparison:
     Attributes:
         rows: Results, one `SchemeRow` per scheme.
         reference: Description of the reference values.
+
+    Example:
+        >>> from tapmachine import TAP, Binary, NaiveMeanField, rbm
+        >>> from tapmachine.analysis import compare_schemes
+        >>> table = compare_schemes(rbm(Binary(4), Binary(2)), schemes=[NaiveMeanField(), TAP()])
+        >>> [row.scheme for row in table.rows]
+        ['NaiveMeanField', 'TAP']
     """
 
     rows: tuple[SchemeRow, ...]

@@ -5,15 +5,39 @@ import warnings
 
 
 class TapmachineError(Exception):
-    """Base class for the package's exceptions, which also derive from built-in exceptions such as `ValueError`."""
+    """Base class for the package's exceptions, which also derive from built-in exceptions such as `ValueError`.
+
+    Example:
+        >>> from tapmachine import TapmachineError, load
+        >>> try:
+        ...     load("missing.safetensors")
+        ... except TapmachineError as error:
+        ...     print(error)
+        missing.safetensors: file not found
+    """
 
 
 class DivergenceError(TapmachineError, RuntimeError):
-    """Raised if training diverges at every learning rate that was tried."""
+    """Raised if training diverges at every learning rate that was tried.
+
+    Example:
+        >>> from tapmachine.training import DivergenceError
+        >>> issubclass(DivergenceError, RuntimeError)
+        True
+    """
 
 
 class FileError(TapmachineError, ValueError):
-    """Raised if a file cannot be read, or if a machine cannot be saved in the requested format."""
+    """Raised if a file cannot be read, or if a machine cannot be saved in the requested format.
+
+    Example:
+        >>> from tapmachine.machine import FileError, read_rbms
+        >>> try:
+        ...     read_rbms("missing.h5")
+        ... except FileError as error:
+        ...     print(error)
+        missing.h5: file not found
+    """
 
 
 class DataError(TapmachineError, ValueError):
@@ -29,7 +53,18 @@ class RunError(TapmachineError, ValueError):
 
 
 class EstimateError(TapmachineError, ValueError):
-    """Raised if a quantity cannot be estimated for a machine."""
+    """Raised if a quantity cannot be estimated for a machine.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Gaussian, exact_log_partition, rbm
+        >>> from tapmachine.likelihood import EstimateError
+        >>> try:
+        ...     exact_log_partition(rbm(Gaussian(1), Gaussian(1), weights=torch.tensor([[2.0]])))
+        ... except EstimateError as error:
+        ...     print(error)
+        ln Z is infinite: the couplings are too strong for units on the whole real line
+    """
 
 
 class MissingDataError(DataError):
@@ -37,7 +72,13 @@ class MissingDataError(DataError):
 
 
 class Stopped(TapmachineError, RuntimeError):  # noqa: N818
-    """Raised if training is stopped between two batches because `stopping` was set."""
+    """Raised if training is stopped between two batches because `stopping` was set.
+
+    Example:
+        >>> from tapmachine.training import Stopped
+        >>> issubclass(Stopped, RuntimeError)
+        True
+    """
 
 
 class StoppedRun(TapmachineError, RuntimeError):  # noqa: N818
@@ -45,11 +86,23 @@ class StoppedRun(TapmachineError, RuntimeError):  # noqa: N818
 
 
 class TapmachineWarning(UserWarning):
-    """Base class for all warnings of the package."""
+    """Base class for all warnings of the package.
+
+    Example:
+        >>> import warnings
+        >>> from tapmachine import TapmachineWarning
+        >>> warnings.filterwarnings("ignore", category=TapmachineWarning)
+    """
 
 
 class TrainingWarning(TapmachineWarning):
-    """Warning about the progress or the result of training."""
+    """Warning about the progress or the result of training.
+
+    Example:
+        >>> import warnings
+        >>> from tapmachine.training import TrainingWarning
+        >>> warnings.filterwarnings("error", category=TrainingWarning)  # turns them into exceptions
+    """
 
 
 class DataWarning(TapmachineWarning):
@@ -57,7 +110,13 @@ class DataWarning(TapmachineWarning):
 
 
 class PosteriorWarning(TapmachineWarning):
-    """Warning about rows whose posterior may be unreliable."""
+    """Warning about rows whose posterior may be unreliable.
+
+    Example:
+        >>> import warnings
+        >>> from tapmachine.posterior import PosteriorWarning
+        >>> warnings.filterwarnings("error", category=PosteriorWarning)  # turns them into exceptions
+    """
 
 
 class RunWarning(TapmachineWarning):
@@ -65,11 +124,23 @@ class RunWarning(TapmachineWarning):
 
 
 class LikelihoodWarning(TapmachineWarning):
-    """Warning about a log-likelihood that may be unreliable."""
+    """Warning about a log-likelihood that may be unreliable.
+
+    Example:
+        >>> import warnings
+        >>> from tapmachine.likelihood import LikelihoodWarning
+        >>> warnings.filterwarnings("error", category=LikelihoodWarning)  # turns them into exceptions
+    """
 
 
 class HiddenWarning(TapmachineWarning):
-    """Warning about means of hidden units that may be unreliable."""
+    """Warning about means of hidden units that may be unreliable.
+
+    Example:
+        >>> import warnings
+        >>> from tapmachine.analysis import HiddenWarning
+        >>> warnings.filterwarnings("error", category=HiddenWarning)  # turns them into exceptions
+    """
 
 
 # The package, and what may lie between it and the user: decorators, contexts, and wrappers of scikit-learn.

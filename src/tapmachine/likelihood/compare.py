@@ -64,6 +64,13 @@ class LikelihoodComparison:
     Attributes:
         rows: One row per estimator.
         warnings: Warnings that were issued.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, compare_likelihoods, rbm
+        >>> table = compare_likelihoods(rbm(Binary(4), Binary(2)), torch.eye(4), schedule=10)
+        >>> round(table["exact"].train, 2)
+        -2.77
     """
 
     rows: tuple[LikelihoodRow, ...]

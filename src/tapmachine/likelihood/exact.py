@@ -90,6 +90,12 @@ class ExactMoments(NamedTuple):
         moments: Mean and variance of each layer, with the layer's state_shape.
         covariances: Covariance of the coupled units for each weight matrix, with the shape of the matrix.
         log_partition: Value of ln Z, a scalar.
+
+    Example:
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.likelihood import exact_moments
+        >>> exact_moments(rbm(Binary(4), Binary(2))).covariances[0].shape
+        torch.Size([4, 2])
     """
 
     moments: tuple[Moments, ...]

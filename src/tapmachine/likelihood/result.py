@@ -22,6 +22,13 @@ class LogLikelihood:
         common_error: Standard error of ln Z, a scalar common to all rows; 0 if ln Z is exact, and NaN if the error is
             unknown or ln Z is not used.
         n_units: Number of units of the machine in all layers.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, exact_log_likelihood, rbm
+        >>> likelihood = exact_log_likelihood(rbm(Binary(4), Binary(2)), torch.eye(4))
+        >>> likelihood.values.shape, round(float(likelihood), 2)
+        (torch.Size([4]), -2.77)
     """
 
     values: Tensor

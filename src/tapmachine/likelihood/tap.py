@@ -140,7 +140,7 @@ def solve_from_rows(
     Example:
         >>> import torch
         >>> from tapmachine import Binary, rbm, tap_log_likelihood
-        >>> from tapmachine.likelihood import solve_from_rows
+        >>> from tapmachine.likelihood.tap import solve_from_rows
         >>> machine, x = rbm(Binary(4), Binary(2)), torch.eye(4)
         >>> solutions = solve_from_rows(machine, x)
         >>> round(float(tap_log_likelihood(machine, 1 - x, solutions)), 2)

@@ -88,7 +88,7 @@ def hidden_machine(machine: BoltzmannMachine, x: Tensor, validate: bool = True) 
     Example:
         >>> import torch
         >>> from tapmachine import Binary, dbm, solve
-        >>> from tapmachine.machine import hidden_machine
+        >>> from tapmachine.machine.conditioning import hidden_machine
         >>> machine = dbm([Binary(6), Binary(4), Binary(3)])
         >>> [tuple(mean.shape) for mean, _ in solve(hidden_machine(machine, torch.eye(6))).moments]
         [(6, 4), (6, 3)]

@@ -77,6 +77,14 @@ def load(
 
     Raises:
         FileError: If the file is not found or damaged, or if it was written by a newer version.
+
+    Example:
+        >>> import tempfile
+        >>> from tapmachine import Binary, load, rbm, save
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(rbm(Binary(4), Binary(2)), f"{folder}/machine.safetensors")
+        ...     load(f"{folder}/machine.safetensors", dtype=torch.float64).dtype
+        torch.float64
     """
     path = machine_file(path)
     tensors, description = read_tensors(path, "machine")

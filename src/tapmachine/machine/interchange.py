@@ -29,6 +29,15 @@ def read_rbms(path: str | Path, update: int | None = None) -> BoltzmannMachine:
     Raises:
         FileError: If the file has a different format or does not contain the update.
         ImportError: If h5py is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.machine import read_rbms, write_rbms
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_rbms(rbm(Binary(4), Binary(2)), f"{folder}/machine.h5")
+        ...     read_rbms(f"{folder}/machine.h5").sizes
+        (4, 2)
     """
     h5py = _h5py()
     if not Path(path).is_file():
@@ -59,6 +68,15 @@ def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1) -> 
         machine: A machine with one hidden layer of binary units, and binary or categorical visible units.
         path: Path to the HDF5 file. If the file exists, the machine is added as another update.
         update: Number of the update (default: 1).
+
+    Example:
+        >>> import tempfile
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.machine import read_rbms, write_rbms
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_rbms(rbm(Binary(4), Binary(2)), f"{folder}/machine.h5")
+        ...     read_rbms(f"{folder}/machine.h5").sizes
+        (4, 2)
     """
     h5py = _h5py()
     update = check_count("update", update, 0)

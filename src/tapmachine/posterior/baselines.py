@@ -27,7 +27,7 @@ def pointwise_estimate(units: Units, y: Tensor, channel: Channel) -> Moments:  #
     Example:
         >>> import torch
         >>> from tapmachine import Binary, BinarySymmetric
-        >>> from tapmachine.posterior import pointwise_estimate
+        >>> from tapmachine.posterior.baselines import pointwise_estimate
         >>> units = Binary(2).fit_to(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]))
         >>> pointwise_estimate(units, torch.ones(1, 2), BinarySymmetric(0.2)).mean
         tensor([[0.8571, 0.7273]])
@@ -53,7 +53,7 @@ def nearest_neighbors(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k),
 
     Example:
         >>> import torch
-        >>> from tapmachine.posterior import nearest_neighbors
+        >>> from tapmachine.posterior.baselines import nearest_neighbors
         >>> nearest_neighbors(torch.eye(3), torch.tensor([[0.1, 0.9, torch.nan]]))
         tensor([[1]])
     """

@@ -214,6 +214,14 @@ def gibbs_posterior(
         machine, y, channel: Machine, observations and channel; see `denoise`.
         n_sweeps: Number of sweeps of each chain (default: 2000).
         generator: Random number generator on the machine's device (default: one with a fixed seed).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, BinarySymmetric, rbm
+        >>> from tapmachine.posterior import gibbs_posterior
+        >>> machine = rbm(Binary(2), Binary(2))
+        >>> gibbs_posterior(machine, torch.tensor([[1.0, 0.0]]), BinarySymmetric(0.1), n_sweeps=10).mean.shape
+        torch.Size([1, 2])
     """
     y = as_observations(machine, y)
     check_channel(channel)

@@ -25,6 +25,12 @@ class Posterior:
         status: `Status` of each row as an integer, of shape (K,). It is CONVERGED if the row has a converged solution.
         channel: Channel of the observations, including estimated parameters.
         units: Visible units of the machine.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, BinarySymmetric, denoise, rbm
+        >>> denoise(rbm(Binary(2), Binary(2)), torch.tensor([[1.0, 0.0]]), BinarySymmetric(0.1)).mean
+        tensor([[0.9001, 0.0999]])
     """
 
     moments: tuple[Moments, ...]

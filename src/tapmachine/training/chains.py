@@ -78,6 +78,13 @@ class CD(_Sampled):
 
     Args:
         k: Number of Gibbs sweeps per training step (default: 1).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import CD, Binary, fit, rbm
+        >>> history = fit(rbm(Binary(4), Binary(2)), torch.eye(4), epochs=2, objective=CD(1))
+        >>> len(history.records)
+        2
     """
 
     def __init__(self, k: int = 1) -> None:
@@ -119,6 +126,13 @@ class PCD(_Sampled):
         stratified: Whether to stratify draws over the chains, for unit types that can be sampled by inversion (default:
             True).
         restarts: Whether to restart chains early in training (default: True).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import PCD, Binary, fit, rbm
+        >>> history = fit(rbm(Binary(4), Binary(2)), torch.eye(4), epochs=2, objective=PCD(5))
+        >>> len(history.records)
+        2
     """
 
     def __init__(

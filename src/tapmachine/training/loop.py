@@ -34,6 +34,15 @@ class Training(Protocol):
         is_over: Whether training is complete.
         is_mid_epoch: Whether training was stopped before the end of an epoch.
         current: Trainer of the machine being trained; None before the first epoch of pretraining.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.training import Trainer, Training
+        >>> trainer = Trainer(rbm(Binary(4), Binary(2)), torch.eye(4), epochs=2)
+        >>> training: Training = trainer
+        >>> training.finished, training.is_over
+        (0, False)
     """
 
     epochs: int
@@ -71,6 +80,13 @@ class History:
 
     Attributes:
         records: One dictionary per epoch, as described in `fit`.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, fit, rbm
+        >>> history = fit(rbm(Binary(4), Binary(2)), torch.eye(4), epochs=2)
+        >>> [record["epoch"] for record in history.records]
+        [1, 2]
     """
 
     records: list[Record] = field(default_factory=list)

@@ -40,6 +40,11 @@ class Objective(ABC):
             compiling the whole step would take minutes.
         is_split: Whether each of several processes computes only its share of F.
         scheme: Mean-field scheme, which is also used for clamped machines with several hidden layers; None for `TAP()`.
+
+    Example:
+        >>> from tapmachine import PCD, TAPObjective
+        >>> TAPObjective().scheme, PCD(2).scheme
+        (TAP(), None)
     """
 
     can_be_captured: bool = True

@@ -63,6 +63,14 @@ class Monitor:
         scale, shift: Transformation of rescaled data to the original units, shift + scale·x. Measurements are made in
             the original units.
         transform: Matrix to use instead of `scale`; see `tapmachine.machine.whitening`.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, fit, rbm
+        >>> from tapmachine.training import Monitor
+        >>> history = fit(rbm(Binary(4), Binary(2)), torch.eye(4), epochs=2, monitor=Monitor(n_starts=4, every=1))
+        >>> history.records[-1]["log_likelihood_method"]
+        'exact'
     """
 
     n_starts: int = 100

@@ -79,6 +79,13 @@ def default_learning_rate(
         x: Data, shape (N, n_visible), which need not be in memory. A sample of the rows is sufficient.
         n_rows: Total number of rows (default: the number of rows of `x`).
         warm_start: See `fit`.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.training import default_learning_rate
+        >>> 0 < default_learning_rate(rbm(Binary(4), Binary(2)), torch.eye(4)) < 10
+        True
     """
     if isinstance(x, LazyRows) and x.most_sampled < min(len(x), SOME_ROWS):
         spread = _largest_variance_of_rows(machine, x)

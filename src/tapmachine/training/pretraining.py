@@ -39,6 +39,11 @@ class Pretraining:
             from two sides (default: False). The lowest machine sees the data twice, the highest machine contains its
             hidden units twice, and the weights of the machines in between are halved. The field of a layer is the mean
             of its fields as a hidden and as a visible layer.
+
+    Example:
+        >>> from tapmachine.training import Pretraining
+        >>> Pretraining(epochs=5).data
+        'samples'
     """
 
     epochs: int

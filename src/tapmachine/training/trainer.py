@@ -49,6 +49,15 @@ class Trainer:
     See `fit` for the arguments. In addition, `validate=False` skips validation of the data, which may then contain unit
     means instead of states. A trainer restored to the state of another trainer with the same arguments continues with
     bit-identical results, unless a data loader determines the order of the rows.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.training import Trainer
+        >>> trainer = Trainer(rbm(Binary(4), Binary(2)), torch.eye(4), epochs=2)
+        >>> record = trainer.epoch()
+        >>> trainer.finished, trainer.is_over
+        (1, False)
     """
 
     def __init__(

@@ -37,6 +37,11 @@ class Units(States, ABC):
 
     Args:
         n: Number of units.
+
+    Example:
+        >>> from tapmachine import Categorical, Spin, Units
+        >>> isinstance(Spin(3), Units), Spin(3).state_shape, Categorical(3, 4).state_shape
+        (True, (3,), (3, 4))
     """
 
     def __init__(self, n: int) -> None:

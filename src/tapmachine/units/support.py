@@ -28,6 +28,11 @@ class FiniteSet:
 
     Args:
         values: Distinct numbers; their order defines the state indices.
+
+    Example:
+        >>> from tapmachine.units import FiniteSet
+        >>> FiniteSet((-1, 0, 1)).is_countable
+        True
     """
 
     is_countable: ClassVar[bool] = True
@@ -62,6 +67,11 @@ class Lattice:
     Args:
         start: First number, with state index 0 (default: 0).
         step: Difference between successive numbers (default: 1); negative for a lattice that extends downward.
+
+    Example:
+        >>> from tapmachine.units import Lattice
+        >>> Lattice(step=2).is_countable  # 0, 2, 4, …
+        True
     """
 
     is_countable: ClassVar[bool] = True
@@ -92,6 +102,11 @@ class Interval:
         lower, upper: Bounds of the interval, possibly infinite. If the bounds differ between the units of a layer, use
             an interval that contains the supports of all units; `Units.bounds` returns the bounds of each unit.
         atoms: Values with nonzero probability. At an atom, `log_prior` is the logarithm of its probability.
+
+    Example:
+        >>> from tapmachine.units import Interval
+        >>> Interval(0, 1).is_countable
+        False
     """
 
     is_countable: ClassVar[bool] = False
@@ -122,6 +137,11 @@ class Simplex:
 
     Args:
         n_states: Number of corners, at least 2.
+
+    Example:
+        >>> from tapmachine import Categorical
+        >>> Categorical(5, 3).support
+        Simplex(n_states=3)
     """
 
     is_countable: ClassVar[bool] = True

@@ -87,7 +87,7 @@ def diagnose(
     Example:
         >>> import torch
         >>> from tapmachine import Binary, find_solutions, rbm
-        >>> from tapmachine.analysis.landscape import diagnose
+        >>> from tapmachine.landscape import diagnose
         >>> machine, x = rbm(Binary(6), Binary(3)), torch.eye(6).repeat(4, 1)
         >>> landscape = find_solutions(machine, x)
         >>> diagnose(landscape)[0]

@@ -24,6 +24,14 @@ class Embedding:
     Attributes:
         solutions: Coordinates of the solutions of each snapshot, as a list of tensors of shape (n, 2).
         data: Coordinates of the data, shape (N, 2); None if the map was fitted to solutions.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, find_solutions, rbm
+        >>> from tapmachine.landscape import embed_landscape
+        >>> x = (torch.rand(40, 6, generator=torch.Generator().manual_seed(0)) < 0.5).float()
+        >>> embed_landscape(find_solutions(rbm(Binary(6), Binary(3)), x), x).data.shape
+        torch.Size([40, 2])
     """
 
     solutions: list[Tensor]
@@ -59,7 +67,7 @@ def embed_landscape(
     Example:
         >>> import torch
         >>> from tapmachine import Binary, rbm
-        >>> from tapmachine.analysis.landscape import embed_landscape, track_landscape
+        >>> from tapmachine.landscape import embed_landscape, track_landscape
         >>> x = (torch.rand(40, 6, generator=torch.Generator().manual_seed(0)) < 0.5).float()
         >>> track = track_landscape({1: rbm(Binary(6), Binary(3))}, x)
         >>> embed_landscape(track, x).solutions[0].shape

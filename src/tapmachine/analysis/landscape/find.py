@@ -37,6 +37,13 @@ class Landscape:
         distance: Distance between each start and its solution in the visible layer, shape (K,), as the root mean square
             over units relative to their support.
         same: Distance below which solutions are merged.
+
+    Example:
+        >>> from tapmachine import Binary, find_solutions, rbm
+        >>> from tapmachine.solver import random_start
+        >>> machine = rbm(Binary(4), Binary(2))
+        >>> find_solutions(machine, random_start(machine, 5)).counts
+        tensor([5])
     """
 
     solutions: Solution
@@ -175,7 +182,7 @@ def count_at(machine: BoltzmannMachine, landscape: Landscape, thresholds: Sequen
         >>> import torch
         >>> from tapmachine import Spin, find_solutions, pairwise
         >>> from tapmachine.solver import random_start
-        >>> from tapmachine.analysis.landscape import count_at
+        >>> from tapmachine.landscape import count_at
         >>> magnet = pairwise(Spin(20))
         >>> with torch.no_grad():
         ...     _ = magnet.weights[0].fill_(2 / 20).fill_diagonal_(0)

@@ -70,6 +70,14 @@ class LandscapeTrack:
         starts: Visible means from which the solver started, shape (K, *state_shape).
         rows: Index of each start among the rows passed to `track_landscape`, shape (K,).
         tree: Tree of the solutions of the last epoch, which merge toward earlier epochs.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.landscape import track_landscape
+        >>> track = track_landscape({epoch: rbm(Binary(6), Binary(3)) for epoch in (1, 2)}, torch.eye(6))
+        >>> [snapshot.epoch for snapshot in track.snapshots]
+        [1, 2]
     """
 
     snapshots: list[Snapshot]
@@ -158,7 +166,7 @@ def track_landscape(
     Example:
         >>> import torch
         >>> from tapmachine import Binary, rbm
-        >>> from tapmachine.analysis.landscape import track_landscape
+        >>> from tapmachine.landscape import track_landscape
         >>> machines = {epoch: rbm(Binary(6), Binary(3)) for epoch in (1, 2)}
         >>> track_landscape(machines, torch.eye(6))
         LandscapeTrack(2 epochs, 1 solutions at epoch 1, 1 at 2)

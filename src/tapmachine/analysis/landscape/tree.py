@@ -49,6 +49,14 @@ class SolutionTree:
         n_not_converged: Number of solutions at each epoch that did not converge. For these, the moments after the last
             sweep are used.
         means: Visible means of the solutions at each epoch, shape (n, *state_shape), in float32; empty if not stored.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.landscape import track_landscape
+        >>> track = track_landscape({epoch: rbm(Binary(6), Binary(3)) for epoch in (1, 2)}, torch.eye(6))
+        >>> track.tree.epochs, [parents.tolist() for parents in track.tree.parents]
+        ([1, 2], [[0]])
     """
 
     epochs: list[int]

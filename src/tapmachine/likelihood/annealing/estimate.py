@@ -46,6 +46,12 @@ class AnnealedEstimate:
         seed: Random seed of the runs.
         reverse: Whether the runs are reverse runs.
         machine: Fingerprint of the machine.
+
+    Example:
+        >>> from tapmachine import Binary, ais_log_partition, rbm
+        >>> estimate = ais_log_partition(rbm(Binary(4), Binary(2)), 10, n_runs=20)
+        >>> estimate.log_weights.shape
+        torch.Size([20])
     """
 
     log_partition: Tensor

@@ -24,6 +24,12 @@ class Evidence(NamedTuple):
         known: Mask of the units that are known exactly, of shape (K, n).
         states: States of the known units, of shape (K, *state_shape); arbitrary for the other units.
         log_scale: Term of ln P(y|x) that does not depend on x, of shape (K,).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, GaussianNoise
+        >>> GaussianNoise(0.5).evidence(torch.ones(1, 2), Binary(2)).precision
+        tensor([[4., 4.]])
     """
 
     field: Tensor
@@ -46,7 +52,14 @@ class Observed(NamedTuple):
 
 
 class UnknownParameter(NamedTuple):
-    """Parameter to be estimated, with its name and the interval to search."""
+    """Parameter to be estimated, with its name and the interval to search.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, BinarySymmetric
+        >>> BinarySymmetric(None).unknown(torch.ones(1, 2), Binary(2)).name
+        'p'
+    """
 
     name: str
     smallest: float
@@ -62,6 +75,12 @@ class Channel(ABC):
 
     Attributes:
         sees_states: Whether observations are states of the units.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import BinarySymmetric
+        >>> BinarySymmetric(0.1).corrupt(torch.zeros(2, 4)).shape
+        torch.Size([2, 4])
     """
 
     sees_states: ClassVar[bool] = False

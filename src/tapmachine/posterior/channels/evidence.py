@@ -73,7 +73,15 @@ def check_numbers(y: Tensor, units: Units) -> Tensor:
 
 
 def check_alphabet(y: Tensor, units: Units) -> Tensor:
-    """Check that the observed values are states of the units; return a mask of the observed values, (K, n)."""
+    """Check that the observed values are states of the units; return a mask of the observed values, (K, n).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary
+        >>> from tapmachine.channels import check_alphabet
+        >>> check_alphabet(torch.tensor([[1.0, torch.nan]]), Binary(2))
+        tensor([[ True, False]])
+    """
     seen = check_numbers(y, units)
     completed_states(y, seen, units, validate=True)
     return seen
@@ -108,6 +116,13 @@ def state_evidence(states: Tensor, known: Tensor, scale: Tensor) -> Evidence:
         states: States, of shape (K, *state_shape); arbitrary for units that are not known.
         known: Mask of the known units, of shape (K, n).
         scale: Logarithm of P(y|x) for each unit, of shape (K, n).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine.channels import state_evidence
+        >>> y = torch.tensor([[1.0, 0.0]])
+        >>> state_evidence(y, known=torch.tensor([[True, False]]), scale=torch.zeros(1, 2)).known
+        tensor([[ True, False]])
     """
     nothing = torch.zeros_like(states)
     return Evidence(nothing, nothing, known, states, scale.sum(-1))
@@ -121,6 +136,13 @@ def tilt_evidence(field: Tensor, precision: Tensor, states: Tensor, scale: Tenso
         precision: Precision E, of shape (K, *state_shape).
         states: Arbitrary states, of shape (K, *state_shape); only their shape is used.
         scale: Term of ln P(y|x) that does not depend on x, of shape (K, n).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine.channels import tilt_evidence
+        >>> y = torch.ones(1, 2)
+        >>> tilt_evidence(field=4 * y, precision=4 * y, states=y, scale=-2 * y**2).field
+        tensor([[4., 4.]])
     """
     known = torch.zeros(states.shape[:2], dtype=torch.bool, device=states.device)
     return Evidence(field, precision, known, states, scale.double().sum(-1))

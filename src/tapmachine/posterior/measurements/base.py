@@ -23,6 +23,13 @@ class Response(NamedTuple):
     Attributes:
         log_evidence: Logarithm of ∫ P(y|z) N(z; mean, variance) dz in float64, of shape (K, M).
         moments: Posterior mean and variance of z, each of shape (K, M).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import LinearMeasurements, Moments
+        >>> prior = Moments(mean=torch.zeros(1, 2), variance=torch.ones(1, 2))
+        >>> LinearMeasurements(torch.eye(2)).respond(torch.ones(1, 2), prior, torch.ones(1)).moments.mean
+        tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
 
     log_evidence: Tensor
@@ -44,6 +51,12 @@ class Measurements(Channel):
 
     Attributes:
         estimates_noise: Whether `recover` can estimate the noise.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import SignMeasurements
+        >>> SignMeasurements(torch.tensor([[1.0, -2.0], [1.0, 1.0]])).corrupt(torch.ones(1, 2))
+        tensor([[-1.,  1.]])
     """
 
     estimates_noise: ClassVar[bool] = False

@@ -50,7 +50,7 @@ def state_evolution(
 
     Example:
         >>> from tapmachine import Gaussian
-        >>> from tapmachine.posterior.measurements import state_evolution
+        >>> from tapmachine.measurements import state_evolution
         >>> round(state_evolution(Gaussian(100), ratio=0.5, noise=0.1).mean_squared_error, 2)
         0.51
     """

@@ -16,6 +16,13 @@ class Scheme(ABC):
 
     Attributes:
         can_be_captured: Whether a training step with this scheme can be captured as a CUDA graph.
+
+    Example:
+        >>> from tapmachine import TAP, Binary, rbm, solve
+        >>> machine = rbm(Binary(4), Binary(2))
+        >>> solution = solve(machine, scheme=TAP())
+        >>> TAP().free_energy(machine, solution.moments, solution.tilts).shape
+        torch.Size([1])
     """
 
     can_be_captured: bool = True

@@ -159,6 +159,11 @@ class RelaxedBP(_MessageScheme):
             at which this limit is active does not solve the equations of the machine.
         truncate: Number of standard deviations beyond the means at which Gaussian units are truncated, instead of
             limiting their precision (default: no truncation).
+
+    Example:
+        >>> from tapmachine import Binary, RelaxedBP, rbm, solve
+        >>> solve(rbm(Binary(4), Binary(2)), scheme=RelaxedBP()).free_energy.shape
+        torch.Size([1])
     """
 
     def __init__(self, damping: float = DAMPING, clip: float = CLIPPED_SHARE, truncate: float | None = None) -> None:

@@ -104,6 +104,11 @@ class NaiveMeanField(MeanField):
     """Naive mean field, the first order of the expansion, with B = ΣWa' and A = 0.
 
     The tilt on each unit depends only on the means of its neighbors. See `TAP` for the arguments.
+
+    Example:
+        >>> from tapmachine import Binary, NaiveMeanField, rbm, solve
+        >>> solve(rbm(Binary(4), Binary(2)), scheme=NaiveMeanField()).free_energy.shape
+        torch.Size([1])
     """
 
     def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:
@@ -147,6 +152,11 @@ class TAP(MeanField):
         damping: Weight of the previous moments in an explicit update, at least 0 (as in the paper) and less than 1. By
             default, it is adapted for each particle so that F decreases.
         accelerate: Whether to extrapolate implicit sweeps if this lowers F further (default: True).
+
+    Example:
+        >>> from tapmachine import TAP, Binary, rbm, solve
+        >>> solve(rbm(Binary(4), Binary(2)), scheme=TAP()).free_energy.shape
+        torch.Size([1])
     """
 
     def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:

@@ -34,6 +34,11 @@ class ThirdOrderTAP(TAP):
     adds −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k. Units that are symmetric under their tilts, such as Gaussian units, have
     κ₃ = 0. If all units on one side of the couplings of a layered machine are symmetric, the solutions are the same as
     with TAP. The update is explicit, with a damping that is adapted for each particle so that F decreases.
+
+    Example:
+        >>> from tapmachine import Binary, ThirdOrderTAP, rbm, solve
+        >>> solve(rbm(Binary(4), Binary(2)), scheme=ThirdOrderTAP()).free_energy.shape
+        torch.Size([1])
     """
 
     def __init__(self) -> None:
