@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copy
+from types import ModuleType
 
 import pytest
 import reference
@@ -33,8 +34,10 @@ DOCUMENTATION = "\n".join(path.read_text() for path in [ROOT / "README.md", *(RO
 
 
 @pytest.mark.parametrize(("name", "value"), public_names())
-def test_every_public_name_is_documented(name, value):
+def test_every_public_name_is_documented_with_an_example(name, value):
     assert reference.summary(value)
+    if not isinstance(value, ModuleType) and value.__module__ != "tapmachine.training.starts":
+        assert ">>> " in value.__doc__, "no runnable example"
     assert re.search(rf"\b{re.escape(name)}\b", DOCUMENTATION), f"{name} is nowhere in the documentation"
 
 
