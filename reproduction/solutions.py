@@ -169,7 +169,7 @@ def _by_label(landscape: Landscape, labels: Tensor) -> Row:
     inside = basin >= 0
     reached = torch.where(basin < 0, torch.nan, landscape.free_energy.cpu()[basin.clamp(min=0)])
     by_digit = {f"free_energy_of_{digit}": float(reached[labels == digit].nanmean()) for digit in range(10)}
-    agreement = {
+    agreement: Row = {
         "purity": purity(basin[inside], labels[inside]),
         "adjusted_rand_index": float(adjusted_rand_score(labels[inside], basin[inside])),
     }

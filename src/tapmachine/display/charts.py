@@ -63,8 +63,7 @@ def scatter(ax: "Axes", points: Points, x_label: str, y_label: str, diagonal: bo
 def histogram(ax: "Axes", series: Mapping[str, Sequence[float]], edges: Sequence[float], x_label: str) -> None:
     """Draw several histograms of one quantity, the first as a filled area and the others as outlines."""
     for index, values in enumerate(series.values()):
-        filled = {"fill": True, "alpha": 0.45} if index == 0 else {"lw": 1.8}
-        ax.stairs(values, edges, color=COLORS[index], **filled)
+        ax.stairs(values, edges, fill=index == 0, color=COLORS[index], alpha=0.45 if index == 0 else 1, lw=1.8)
     ax.set(xlabel=x_label, yticks=[])
     ax.spines["left"].set_visible(False)
 

@@ -76,8 +76,14 @@ def solution_map(
             limits, ticks = {"vmin": low, "vmax": high}, MaxNLocator(3) if high > low else [low]
         size, options = 4 if len(values) > MANY else 10, {"cmap": "viridis", "rasterized": True, **limits}
         dots = ax.scatter(x, y, s=size, c=values.numpy(), lw=0, zorder=3, **options)
-        bar = {"label": "free energy (nats)", "extend": "both", "aspect": 20, "pad": 0.03, "ticks": ticks} | bar
-        ax.figure.colorbar(dots, ax=ax, **bar)
+        settings: dict[str, Any] = {
+            "label": "free energy (nats)",
+            "extend": "both",
+            "aspect": 20,
+            "pad": 0.03,
+            "ticks": ticks,
+        } | bar
+        ax.figure.colorbar(dots, ax=ax, **settings)
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_visible(True)
 
@@ -108,8 +114,8 @@ def map_thumbnails(
         for column, index in enumerate(sorted(row, key=lambda index: float(points[index, 0]))):
             x = (left + right) / 2 + (column - (len(row) - 1) / 2) * slot
             box = (x - half_width, x + half_width, center - half_height, center + half_height)
-            options = {"cmap": "gray_r" if ink == "black" else "gray", "vmin": 0.0, "vmax": float(images[index].max())}
-            ax.imshow(images[index].view(shape).numpy(), extent=box, interpolation="nearest", zorder=4, **options)
+            image = ax.imshow(images[index].view(shape).numpy(), extent=box, interpolation="nearest", zorder=4)
+            image.set(cmap="gray_r" if ink == "black" else "gray", clim=(0.0, float(images[index].max())))
             to_x, to_y = points[index].tolist()
             ax.plot([x, to_x], [center + edge * slot, to_y], color="gray", lw=0.5, zorder=3.5)
             for width, edge_color in ((1.8, "white"), (0.8, "black")):  # a ring that stands out among other points
