@@ -9,7 +9,7 @@ from tapmachine.analysis.features import hidden_means
 from tapmachine.data.rows import spaced
 from tapmachine.machine import BoltzmannMachine
 
-SOME_ROWS = 10_000  # number of rows that is sufficient to estimate mean activations
+MOST_ROWS = 10_000  # number of rows that is sufficient to estimate mean activations
 NORM = 0.1  # p of the ℓ_p norm that measures the spread of a field
 
 
@@ -79,19 +79,17 @@ def rank_all_fields(machine: BoltzmannMachine, x: Tensor) -> tuple[ReceptiveFiel
     """Compute the receptive fields of every hidden layer, with activations averaged over a subset of the rows."""
     if machine.is_pairwise:
         return ()
-    means = hidden_means(machine, spaced(x, SOME_ROWS))
+    means = hidden_means(machine, spaced(x, MOST_ROWS))
     return tuple(_ranked(machine, layer, own) for layer, own in enumerate(means, 1))
 
 
 def _ranked(machine: BoltzmannMachine, layer: int, means: Tensor | None) -> ReceptiveFields:
-    below = machine.layers[0]
     through = machine.weights[0].detach().double()
     for between in list(machine.weights)[1:layer]:
         through = through @ between.detach().double()
-    weights = through.T  # (n_hidden components, n_visible components)
-    size = weights.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    spread = ((weights / size).abs() ** NORM).sum(1).clamp(min=torch.finfo(torch.float64).tiny).log() / NORM
-    activation = torch.full((len(weights),), torch.nan, dtype=torch.float64, device=weights.device)
-    if means is not None:
-        activation = means.flatten(1).mean(0, dtype=torch.float64)
-    return ReceptiveFields(weights.unflatten(-1, below.state_shape).cpu(), spread.cpu(), activation.cpu(), layer)
+    weights, tiny = through.T, torch.finfo(torch.float64).tiny  # (n_hidden components, n_visible components)
+    relative = weights.abs() / weights.abs().amax(1, keepdim=True).clamp(min=tiny)
+    spread = (relative**NORM).sum(1).clamp(min=tiny).log() / NORM
+    activation = torch.full_like(spread, torch.nan) if means is None else means.flatten(1).mean(0, dtype=torch.float64)
+    fields = weights.unflatten(-1, machine.layers[0].state_shape)
+    return ReceptiveFields(fields.cpu(), spread.cpu(), activation.cpu(), layer)

@@ -13,8 +13,7 @@ LEAST_SECONDS = 0.1  # minimum time between updates
 def in_notebook() -> bool:
     """Return whether the code runs in a notebook kernel, such as Jupyter."""
     module = sys.modules.get("IPython")  # always imported in a notebook kernel
-    shell = None if module is None else module.get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
+    return hasattr(None if module is None else module.get_ipython(), "kernel")
 
 
 class NotebookBar:
@@ -27,7 +26,8 @@ class NotebookBar:
 
     def __init__(self, total: int, finished: int = 0) -> None:
         self.total, self.finished, self.first, self.summary = total, finished, finished, ""
-        self.begin, self.shown, self.handle = time.monotonic(), 0.0, None
+        self.begin, self.shown = time.monotonic(), 0.0
+        self.handle: Any = None
 
     def start(self) -> None:
         """Display the progress bar."""
@@ -37,17 +37,13 @@ class NotebookBar:
         """Advance the bar by one epoch and show the summary of that epoch."""
         self.finished, self.summary = self.finished + 1, summary or self.summary
         if time.monotonic() - self.shown > LEAST_SECONDS:
-            self._show()
+            self.stop()
 
     def stop(self) -> None:
-        """Display the final state of the progress bar."""
-        self._show()
-
-    def _show(self) -> None:
+        """Display the current state of the progress bar."""
         self.shown = time.monotonic()
-        handle: Any = self.handle
-        if handle is not None:
-            handle.update(self)
+        if self.handle is not None:
+            self.handle.update(self)
 
     def __repr__(self) -> str:
         return f"epoch {self.finished}/{self.total}  {self.summary}"
@@ -55,9 +51,10 @@ class NotebookBar:
     def _repr_html_(self) -> str:
         done, seconds = self.finished - self.first, time.monotonic() - self.begin
         remaining = seconds / done * (self.total - self.finished) if done else 0.0
-        left = f", {remaining:.0f} s left" if remaining else ""
-        words = escape(f"epoch {self.finished}/{self.total}, {seconds:.0f} s{left}")
+        status = (
+            f"epoch {self.finished}/{self.total}, {seconds:.0f} s{f', {remaining:.0f} s left' if remaining else ''}"
+        )
         return (
             f'<div><progress value="{self.finished}" max="{max(1, self.total)}" style="width:16em"></progress> '
-            f'<span style="font-variant-numeric:tabular-nums">{words}</span><br>{escape(self.summary)}</div>'
+            f'<span style="font-variant-numeric:tabular-nums">{status}</span><br>{escape(self.summary)}</div>'
         )

@@ -1,10 +1,12 @@
 """Diagnosis of a machine from its landscape."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from tapmachine.analysis.landscape.find import Landscape
+from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.data.errors import EstimateError
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood.compare import MOST_DEEP_ROWS
@@ -20,22 +22,6 @@ CLOSE = 0.05  # RMS distance, relative to the support, below which a start is cl
 SCORED_ROWS = 1000  # maximum number of rows used to compute the log-likelihood
 SURE = 3.0  # number of standard errors above which a difference is significant
 LARGEST_ERROR = 0.5  # maximum standard error, in nats, of an estimate of ln Z that is used
-
-
-class SomeLandscape(Protocol):
-    """Protocol for the common attributes of `Landscape` and `Snapshot`."""
-
-    @property
-    def free_energy(self) -> Tensor: ...  # noqa: D102
-
-    @property
-    def basin(self) -> Tensor: ...  # noqa: D102
-
-    @property
-    def distance(self) -> Tensor: ...  # noqa: D102
-
-    @property
-    def stable(self) -> Tensor | None: ...  # noqa: D102
 
 
 class _Evidence(NamedTuple):
@@ -63,7 +49,7 @@ class _Evidence(NamedTuple):
 
 
 def diagnose(
-    landscape: SomeLandscape,
+    landscape: Landscape | Snapshot,
     machine: BoltzmannMachine | None = None,
     x: Tensor | None = None,
     held_out: Tensor | None = None,
@@ -106,12 +92,12 @@ def diagnose(
     return sentences + _on_solutions(landscape)
 
 
-def describe_solutions(landscape: SomeLandscape) -> list[str]:
+def describe_solutions(landscape: Landscape | Snapshot) -> list[str]:
     """Describe the number of solutions, their basins and their stability in sentences."""
     return _on_starts(landscape) + _on_solutions(landscape)
 
 
-def _on_starts(landscape: SomeLandscape) -> list[str]:
+def _on_starts(landscape: Landscape | Snapshot) -> list[str]:
     """Describe the number of solutions and the distribution of the starts over the solutions."""
     n_starts, n_solutions = len(landscape.basin), len(landscape.free_energy)
     ended = landscape.basin[landscape.basin >= 0]
@@ -121,7 +107,7 @@ def _on_starts(landscape: SomeLandscape) -> list[str]:
     return [count, *_on_basins(landscape, ended)]
 
 
-def _on_solutions(landscape: SomeLandscape) -> list[str]:
+def _on_solutions(landscape: Landscape | Snapshot) -> list[str]:
     """Describe unstable solutions, and starts that did not converge."""
     n_starts, n_solutions = len(landscape.basin), len(landscape.free_energy)
     failed, sentences = int((landscape.basin < 0).sum()), list[str]()
@@ -137,7 +123,7 @@ def _on_solutions(landscape: SomeLandscape) -> list[str]:
     return sentences
 
 
-def _on_basins(landscape: SomeLandscape, ended: Tensor) -> list[str]:
+def _on_basins(landscape: Landscape | Snapshot, ended: Tensor) -> list[str]:
     """Describe the distribution of the starts over the solutions."""
     counts = torch.bincount(ended, minlength=len(landscape.free_energy))
     alone, largest = int((counts == 1).sum()), int(counts.max())
@@ -157,7 +143,7 @@ def _on_basins(landscape: SomeLandscape, ended: Tensor) -> list[str]:
     return []
 
 
-def _on_likelihood(evidence: _Evidence, landscape: SomeLandscape) -> list[str]:
+def _on_likelihood(evidence: _Evidence, landscape: Landscape | Snapshot) -> list[str]:
     """Describe, based on the log-likelihood, the success of training and the accuracy of the free energies."""
     value = f"The log-likelihood of the training data is {evidence.mean:.2f} nats ({evidence.method})"
     independent = evidence.mean - evidence.gain

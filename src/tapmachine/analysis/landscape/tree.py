@@ -168,13 +168,15 @@ class SolutionTree:
             names = [f"s{leaf}_{int(count)}" for leaf, count in enumerate(self.counts)]
         if len(names) != len(self.counts):
             raise ValueError(f"names has {len(names)} names for {len(self.counts)} leaves; expected one per leaf")
-        # From the leaves to the root: the text of every lineage, and the epoch at which it ends (a leaf or a split).
-        texts, ends = [_quoted(name) for name in names], [self.epochs[-1]] * len(names)
-        for parent, epoch in zip(reversed(self.parents), reversed(self.epochs[:-1]), strict=True):
-            texts, ends = _joined(parent.tolist(), texts, ends, epoch)
-        if len(texts) > 1:
-            texts, ends = _joined([0] * len(texts), texts, ends, 0)
-        return f"{texts[0]}:{ends[0]};" if texts else ";"
+        branches = self.branches()
+        children: list[list[str]] = [[] for _ in range(len(branches) + 1)]  # the last ones are the roots
+        for index in reversed(range(len(branches))):
+            branch = branches[index]
+            inside = _quoted(names[branch.leaf]) if branch.leaf >= 0 else f"({','.join(reversed(children[index]))})"
+            begin = branches[branch.parent].epoch if branch.parent >= 0 else 0
+            children[branch.parent].append(f"{inside}:{branch.epoch - begin}")
+        roots = children[-1][::-1]
+        return f"({','.join(roots)}):0;" if len(roots) > 1 else f"{''.join(roots)};"
 
 
 def _with_heights(branches: list[Branch]) -> list[Branch]:
@@ -186,21 +188,6 @@ def _with_heights(branches: list[Branch]) -> list[Branch]:
         if children:
             heights[index] = (children[0] + children[-1]) / 2
     return [branch._replace(height=height) for branch, height in zip(branches, heights, strict=True)]
-
-
-def _joined(parents: list[int], texts: list[str], ends: list[int], epoch: int) -> tuple[list[str], list[int]]:
-    children: list[list[int]] = [[] for _ in range(max(parents, default=-1) + 1)]
-    for child, parent in enumerate(parents):
-        children[parent].append(child)
-    new_texts, new_ends = [], []
-    for siblings in children:
-        if len(siblings) == 1:
-            new_texts.append(texts[siblings[0]])
-            new_ends.append(ends[siblings[0]])
-        else:
-            new_texts.append("(" + ",".join(f"{texts[child]}:{ends[child] - epoch}" for child in siblings) + ")")
-            new_ends.append(epoch)
-    return new_texts, new_ends
 
 
 def _quoted(name: str) -> str:
