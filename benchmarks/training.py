@@ -11,7 +11,7 @@ import torch
 
 from tapmachine import TAP, Binary, TAPObjective, fit, rbm
 from tapmachine.beliefs import Moments
-from tapmachine.training import Monitor, momentum_sgd
+from tapmachine.training import Monitor, TrainingOptions, momentum_sgd
 from tapmachine.training.step import Step
 
 N_VISIBLE, BATCH, N_SWEEPS, REPEATS = 784, 100, 10, 30
@@ -36,7 +36,8 @@ def main() -> None:
         print(f"{N_VISIBLE}x{options.hidden}: {min(history['seconds'][1:]):.3f} s per epoch of 600 steps")
         return
     batch = x[:BATCH]
-    step = Step(machine, TAPObjective(), momentum_sgd(machine, 0.0), x, BATCH, generator)
+    options = TrainingOptions(objective=TAPObjective(), optimizer=momentum_sgd(machine, 0.0))
+    step = Step(machine, x, BATCH, generator, options)
     process, layers = TAP().bind(machine), list(machine.layers)
 
     @torch.no_grad()

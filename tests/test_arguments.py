@@ -45,8 +45,15 @@ from tapmachine.likelihood.tap import solve_from_rows
 from tapmachine.posterior import gibbs_posterior
 from tapmachine.posterior.baselines import nearest_neighbors
 from tapmachine.solver import random_start
-from tapmachine.training import Chains, Monitor, Trainer, geometric_decay, momentum_sgd
-from tapmachine.training.pretraining import Pretraining, PretrainingTrainer
+from tapmachine.training import (
+    Monitor,
+    Trainer,
+    TrainingOptions,
+    geometric_decay,
+    momentum_sgd,
+)
+from tapmachine.training.options import Hyperparameters
+from tapmachine.training.pretraining import PretrainingTrainer
 from tapmachine.units import Simplex
 
 X = torch.eye(4).repeat(3, 1)
@@ -67,14 +74,16 @@ CALLS = [
     ("CD", "k", CD),
     ("PCD", "k", PCD),
     ("PCD", "n_chains", lambda n: PCD(1, n)),
-    ("Pretraining", "epochs", Pretraining),
-    ("PretrainingTrainer", "joint_epochs", lambda n: PretrainingTrainer(deep(), X, Pretraining(1), None, None, n)),
+    ("PretrainingTrainer", "pretrain_epochs", lambda n: PretrainingTrainer(deep(), X, TrainingOptions(epochs=1), n)),
+    ("Hyperparameters", "epochs", lambda n: Hyperparameters(epochs=n)),
+    ("Hyperparameters", "batch_size", lambda n: Hyperparameters(batch_size=n)),
+    ("TrainingOptions", "epochs", lambda n: TrainingOptions(epochs=n)),
+    ("TrainingOptions", "batch_size", lambda n: TrainingOptions(batch_size=n)),
     ("RBM", "n_hidden", lambda n: RBM(n, epochs=1).fit(X)),
     ("RBM", "epochs", lambda n: RBM(2, epochs=n).fit(X)),
     ("RBM", "batch_size", lambda n: RBM(2, epochs=1, batch_size=n).fit(X)),
     ("RBM", "pretrain", lambda n: RBM((2, 2), epochs=1, pretrain=n).fit(X)),
     ("Simplex", "n_states", Simplex),
-    ("Chains", "k", Chains),
     ("TAPObjective", "n_particles", lambda n: TAPObjective(n_particles=n)),
     ("TAPObjective", "n_sweeps", lambda n: TAPObjective(n_sweeps=n)),
     ("Trainer", "epochs", lambda n: Trainer(small(), X, epochs=n)),

@@ -28,7 +28,7 @@ from tapmachine import (
 )
 from tapmachine.accelerator.distributed import World
 from tapmachine.training.context import Context
-from tapmachine.training.objectives import ExactGaussian, default_objective
+from tapmachine.training.objectives import Exact, default_objective
 from tapmachine.units.numerics.interval_draws import FAR, NARROW, _invert_normal, _invert_pieces, sample_interval
 from tapmachine.units.numerics.intervals import RULES
 from tapmachine.units.numerics.strata import lattice, strata
@@ -484,7 +484,7 @@ def test_chains_that_every_process_has(machine, objective):
         (rbm(Custom(4, torch.zeros_like, values=[0.0, 1.0]), Binary(2)), PCD),
         (dbm([Binary(4), Binary(2), Binary(2)]), PCD),
         (pairwise(Binary(4)), TAPObjective),
-        (rbm(Gaussian(4), Gaussian(2)), ExactGaussian),
+        (rbm(Gaussian(4), Gaussian(2)), Exact),
         (rbm(Binary(4), Gaussian(2)), CD),
     ],
     ids=lambda case: case.summary() if hasattr(case, "summary") else case.__name__,

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from machine_cases import UNITS, machine_of
+from machine_cases import machine_of
 from typer.testing import CliRunner
 
 from tapmachine import (
@@ -50,10 +50,9 @@ from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import Settings, read_settings
 from tapmachine.runs.training import run_training
-from tapmachine.training import Monitor, Pretraining, Trainer, free_energies, momentum_sgd
+from tapmachine.training import Monitor, TrainingOptions, free_energies, momentum_sgd
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import clamped_free_energy, summed_over_odd_layers
-from tapmachine.training.layer_machines import _twice
 from tapmachine.training.pretraining import PretrainingTrainer
 
 QUIET = Monitor(n_starts=0)
@@ -271,31 +270,18 @@ def test_a_machine_with_its_first_layer_pretrained_is_that_restricted_machine():
     alone = rbm(machine.layers[0], machine.layers[1], machine.weights[0].detach())
     of_deep, of_rbm = (float(exact_log_likelihood(each, x).mean) for each in (machine, alone))
     assert abs(of_deep - of_rbm) < 0.02
-    with pytest.raises(ValueError, match="require layers='all'"):
-        pretrain(machine, x, data="means")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("data", "double_inputs"),
-    [
-        ("samples", False),
-        ("means", True),
-        pytest.param("means", False, marks=pytest.mark.slow),
-        pytest.param("samples", True, marks=pytest.mark.slow),
-    ],
-)
 @pytest.mark.filterwarnings("ignore:the means of hidden layer")
-def test_pretraining(data, double_inputs):
+def test_pretraining():
     x = bars()
     weights = [0.1 * torch.randn(shape, generator=generator(1)) for shape in ((16, 8), (8, 6), (6, 4))]
     machine = dbm([Binary(16), Binary(8), Binary(6), Binary(4)], weights)
     machine.layers[0].fit_to(x)
     before = float(exact_log_likelihood(machine, x).mean)
-    options = {"optimizer": lambda own: momentum_sgd(own, 0.1, weight_decay=0.0), "monitor": QUIET}
-    history = pretrain(
-        machine, x, epochs=8, layers="all", data=data, double_inputs=double_inputs, batch_size=10, **options
-    )
+    options = {"optimizer": lambda own: momentum_sgd(own, 0.1, weight_decay=0.0), "batch_size": 10, "monitor": QUIET}
+    history = pretrain(machine, x, epochs=8, all_layers=True, **options)
     assert history["layer"] == [1.0] * 8 + [2.0] * 8 + [3.0] * 8
     assert history["epoch"] == list(range(1, 25))
     moved = [float((new.detach() - old).norm()) for new, old in zip(machine.weights, weights, strict=True)]
@@ -315,43 +301,20 @@ def test_the_first_layer_is_the_machine_that_fit_makes():
         assert torch.equal(machine.layers[number].field, alone.layers[number].field)
 
 
-def test_doubling():
-    """Copies of units stay the same under a deterministic objective; what a middle layer hears is halved."""
-    x, machine = bars(), dbm([Binary(16), Binary(6), Binary(5), Binary(4)], generator=generator(1))
-    options = {"epochs": 3, "batch_size": 20, "validate": False, "warm_start": True, "monitor": QUIET}
-
-    def make_trainer(own, states, stage):
-        return Trainer(own, states, objective=TAPObjective(), optimizer=momentum_sgd(own, 0.05), **options)
-
-    trainer = PretrainingTrainer(machine, x, Pretraining(3, "all", double_inputs=True), make_trainer)
-    while trainer.finished < trainer.epochs:
+def test_layers_are_trained_one_after_the_other():
+    machine = dbm([Binary(16), Binary(6), Binary(5), Binary(4)], generator=generator(1))
+    options = TrainingOptions(epochs=0, batch_size=20, objective=TAPObjective(), monitor=QUIET)
+    trainer = PretrainingTrainer(machine, bars(), options, 3, all_layers=True)
+    while not trainer.is_over:
         trainer.epoch()
         # Warnings speak of epochs of the whole training.
         assert trainer.current.watch.earlier_epochs + trainer.current.finished == trainer.finished
-    lowest, middle, highest = trainer.trained
-    assert lowest.sizes == (32, 6)
-    assert middle.sizes == (6, 5)
-    assert highest.sizes == (5, 8)
-    for copies in (lowest.weights[0].unflatten(0, (2, -1)), highest.weights[0].unflatten(1, (2, -1)).transpose(0, 1)):
-        torch.testing.assert_close(copies[0], copies[1])
-    torch.testing.assert_close(machine.weights[0], lowest.weights[0][:16])
-    torch.testing.assert_close(machine.weights[1], 0.5 * middle.weights[0])
-    torch.testing.assert_close(machine.weights[2], highest.weights[0][:, :4])
-    torch.testing.assert_close(machine.layers[1].field, 0.5 * (lowest.layers[1].field + middle.layers[0].field))
-    torch.testing.assert_close(machine.layers[3].field, highest.layers[1].field[:4])
-
-
-@pytest.mark.parametrize("kind", [kind for kind in UNITS if kind != "Custom"])
-def test_units_twice(kind):
-    from machine_cases import Tensors
-
-    units = UNITS[kind](Tensors(0), 3)
-    double = _twice(units)
-    tilt = torch.randn(5, *units.state_shape, dtype=torch.float64, generator=generator())
-    expected = units.log_partition(Tilt(tilt, 0.3))
-    found = double.log_partition(Tilt(torch.cat((tilt, tilt), 1), 0.3))
-    torch.testing.assert_close(found, torch.cat((expected, expected), 1))
-    assert units.n == 3
+    lowest, *above = trainer.trained
+    assert [each.sizes for each in trainer.trained] == [(16, 6), (6, 5), (5, 4)]
+    assert all(torch.equal(mine, each.weights[0]) for mine, each in zip(machine.weights, trainer.trained, strict=True))
+    assert torch.equal(machine.layers[0].field, lowest.layers[0].field)
+    for layer, each in zip(list(machine.layers)[2:], above, strict=True):
+        assert torch.equal(layer.field, each.layers[1].field)
 
 
 @pytest.mark.parametrize("joint", [0, 2])
@@ -363,15 +326,8 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
 
     def trainer():
         machine = dbm([Binary(16), Binary(5), Binary(4)], generator=generator(1))
-        shared = {"batch_size": 20, "monitor": QUIET, "warm_start": True}
-
-        def make_trainer(own, states, stage):
-            return Trainer(own, states, epochs=2, validate=False, **shared)
-
-        pretraining = Pretraining(2, "all", data="means", double_inputs=True)
-        return PretrainingTrainer(
-            machine, bars(), pretraining, make_trainer, lambda: Trainer(machine, bars(), epochs=joint, **shared), joint
-        )
+        options = TrainingOptions(epochs=joint, batch_size=20, monitor=QUIET)
+        return PretrainingTrainer(machine, bars(), options, 2, all_layers=True)
 
     whole, first, second = trainer(), trainer(), trainer()
     while whole.finished < whole.epochs:
@@ -392,24 +348,18 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
     ("call", "message"),
     [
         (lambda: pretrain(rbm(Binary(16), Binary(4)), bars()), "at least two hidden layers"),
-        (
-            lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), layers="all", data="modes"),
-            "one of samples, means",
-        ),
-        (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), epochs=-1), "a non-negative integer"),
+        (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), epochs=-1), "epochs is -1"),
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars()[:, :3]), "expected a shape ending in"),
         (
-            lambda: pretrain(dbm([Binary(16), Binary(4), ODD]), bars(), layers="all", double_inputs=True),
-            "layer 2: .*cannot be doubled",
+            lambda: pretrain(deep := dbm([Binary(16), Binary(4), Binary(2)]), bars(), optimizer=momentum_sgd(deep)),
+            "an optimizer for each layer",
         ),
         (
             lambda: pretrain(condition(dbm([Binary(16), Binary(4), Binary(2)]), Tilt(torch.ones(4), 0.0), 1), bars()),
             "layer 1 is conditioned on evidence",
         ),
         (lambda: Settings("x", hidden=(5,), pretrain=3), "which requires several hidden layers"),
-        (lambda: Settings("x", hidden=(5, 3), pretrain=0, double_inputs=True), "require pretraining"),
         (lambda: Settings("x", hidden=(5, 3), pretrain=-1), "pretrain is -1"),
-        (lambda: Settings("x", hidden=(5, 3), pretrain=2, pretrain_on="modes"), "one of samples, means"),
     ],
 )
 def test_what_is_refused(call, message):
@@ -424,11 +374,9 @@ def test_what_is_refused(call, message):
 @pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_a_run_goes_on_in_every_stage(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", bars().numpy())
-    settings = Settings(
-        str(tmp_path / "x.npy"), hidden=(5, 4), pretrain=2, pretrain_layers="all", epochs=2, batch_size=20
-    )
+    settings = Settings(str(tmp_path / "x.npy"), hidden=(5, 4), pretrain=3, epochs=2, batch_size=20)
     whole = run_training(settings, tmp_path / "whole")
-    assert [record["layer"] for record in whole.records] == [1.0, 1.0, 2.0, 2.0, 0.0, 0.0]
+    assert [record["layer"] for record in whole.records] == [1.0, 1.0, 1.0, 0.0, 0.0]
     original = PretrainingTrainer.epoch
 
     def interrupted(self):
@@ -437,7 +385,7 @@ def test_a_run_goes_on_in_every_stage(tmp_path, monkeypatch):
         count[0] -= 1
         return original(self)
 
-    for done in range(5):  # one epoch, and interrupted in the next
+    for done in range(4):  # one epoch, and interrupted in the next
         monkeypatch.setattr(PretrainingTrainer, "epoch", interrupted)
         count = [1]
         with pytest.raises(KeyboardInterrupt):
@@ -447,8 +395,8 @@ def test_a_run_goes_on_in_every_stage(tmp_path, monkeypatch):
         )
     monkeypatch.setattr(PretrainingTrainer, "epoch", original)
     again = run_training(settings, tmp_path / "run")
-    assert again.resumed_at == 5
-    name = "checkpoints/epoch-000006.safetensors"
+    assert again.resumed_at == 4
+    name = "checkpoints/epoch-000005.safetensors"
     assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     for own, other in zip(
         again.machine.parameters(), load(tmp_path / "whole/machine.safetensors").parameters(), strict=True
@@ -460,7 +408,6 @@ def test_a_run_goes_on_in_every_stage(tmp_path, monkeypatch):
 def test_the_first_layer_is_pretrained_for_as_many_epochs_by_default(tmp_path):
     for settings, expected in (
         (Settings("x", hidden=(5, 3), epochs=50), 100),
-        (Settings("x", hidden=(5, 3), epochs=50, pretrain_layers="all"), 150),
         (Settings("x", hidden=(5, 3), epochs=50, pretrain=0), 50),
         (Settings("x", hidden=(5,), epochs=50), 50),
     ):
@@ -478,8 +425,7 @@ def test_settings_that_a_run_was_written_without_have_their_defaults(tmp_path):
     run_training(settings, tmp_path / "run")
     path = tmp_path / "run/settings.json"
     written = json.loads(path.read_text())
-    for name in ("pretrain", "pretrain_on", "double_inputs"):
-        del written["settings"][name]
+    del written["settings"]["pretrain"]
     path.write_text(json.dumps(written))
     assert run_training(settings, tmp_path / "run").resumed_at == 2
     path.write_text(json.dumps(written))
@@ -570,26 +516,6 @@ def test_real_values_and_categories_through_three_layers(units):
     assert float(exact_log_likelihood(machine, x).mean) > float(exact_log_likelihood(independent, x).mean) + 0.5
 
 
-@pytest.mark.long
-def test_doubling_in_other_units_of_measurement(tmp_path):
-    """The lowest machine has columns twice, each with a shift of its own; its log-likelihood is not the data's."""
-    x = 300 + 50 * np.random.default_rng(0).normal(size=(120, 6))
-    np.save(tmp_path / "x.npy", x.astype(np.float32))
-    options = {
-        "hidden": (5, 3),
-        "pretrain": 1,
-        "epochs": 1,
-        "pretrain_layers": "all",
-        "double_inputs": True,
-        "batch_size": 20,
-    }
-    run = run_training(Settings(str(tmp_path / "x.npy"), visible="gaussian", **options), tmp_path / "run")
-    assert ["log_likelihood" in record for record in run.records] == [False, False, True]
-    z = (x - x.mean(0)) / x.std(0)
-    independent = float((-0.5 * z**2 - np.log(x.std(0) * np.sqrt(2 * np.pi))).sum(1).mean())
-    assert run.records[-1]["log_likelihood"] == pytest.approx(independent, abs=0.1)  # columns that are independent
-
-
 def test_variation_counts_rows_by_their_weights():
     machine, x = dbm([Binary(16), Binary(4), Binary(3)], [torch.ones(16, 4), torch.ones(4, 3)]), bars(20)
     weights = torch.arange(20.0)
@@ -602,7 +528,7 @@ def test_frozen_weights_stay_in_pretraining():
     machine = dbm([Binary(16), Binary(4), Binary(3)])
     machine.weights[0].requires_grad_(False)
     before = [weights.detach().clone() for weights in machine.weights]
-    pretrain(machine, bars(), epochs=1, layers="all", batch_size=20, monitor=QUIET)
+    pretrain(machine, bars(), epochs=1, all_layers=True, batch_size=20, monitor=QUIET)
     assert torch.equal(machine.weights[0], before[0])
     assert not torch.equal(machine.weights[1], before[1])
 

@@ -21,7 +21,7 @@ from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.session import read_machine
 from tapmachine.training import Monitor
 from tapmachine.training.factors import _leading, find_factors
-from tapmachine.training.objectives import ExactGaussian, default_objective
+from tapmachine.training.objectives import Exact, default_objective
 
 QUIET = Monitor(n_starts=0)
 
@@ -199,15 +199,15 @@ def test_tap_is_advised_against():
 
 
 def test_the_exact_objective_is_for_two_gaussian_layers():
-    with pytest.raises(ValueError, match="expected two Gaussian layers"):
-        fit(rbm(Binary(3), Gaussian(2)), torch.zeros(100, 3), objective=ExactGaussian(), epochs=1)
+    with pytest.raises(ValueError, match="expected Gaussian visible units"):
+        fit(rbm(Binary(3), Gaussian(2)), torch.zeros(100, 3), objective=Exact(), epochs=1)
 
 
 # ----- other visible units
 
 
 def test_default_objectives():
-    assert isinstance(default_objective(rbm(Gaussian(4), Gaussian(2))), ExactGaussian)
+    assert isinstance(default_objective(rbm(Gaussian(4), Gaussian(2))), Exact)
     for layers in ([Binary(4), Gaussian(2)], [Gaussian(4), Gaussian(2), Binary(2)]):
         assert isinstance(default_objective(dbm(layers)), CD)
 

@@ -9,7 +9,6 @@ from count_units import Counts, LightTailed
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tapmachine import (
-    PCD,
     TAP,
     AdaptiveTAP,
     BeliefPropagation,
@@ -28,7 +27,7 @@ from tapmachine import (
 from tapmachine.beliefs import Moments
 from tapmachine.data.errors import DivergenceError, TrainingWarning
 from tapmachine.solver.merging import merge_solutions
-from tapmachine.training import Chains, FromBatch, Monitor, free_energies, momentum_sgd
+from tapmachine.training import Monitor, free_energies, momentum_sgd
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import free_energy_from, mixture
 from tapmachine.units import Lattice
@@ -156,9 +155,7 @@ def trained(x, objective, epochs=20):
 def test_merged_solutions_learn_how_large_clusters_are():
     x = clusters(600)
     merged, average = (trained(x, TAPObjective(n_sweeps=4, merged=merged)) for merged in (True, False))
-    by_chains, by_pcd = trained(x, TAPObjective(Chains(10), n_sweeps=1)), trained(x, PCD(10))
     assert merged > average + 0.04  # −5.15 and −5.22 nats
-    assert by_chains == pytest.approx(by_pcd, abs=0.05)
 
 
 @pytest.mark.parametrize("scheme", [AdaptiveTAP(), BeliefPropagation(), RelaxedBP()], ids=lambda s: type(s).__name__)
@@ -166,12 +163,6 @@ def test_other_schemes_train_small_machines(scheme):
     x = clusters(240)
     before = trained(x, TAPObjective(scheme=scheme), epochs=0)
     assert trained(x, TAPObjective(scheme=scheme, n_sweeps=2), epochs=10) > before + 0.5
-
-
-def test_solutions_from_samples_are_averaged():
-    assert TAPObjective(FromBatch()).merged
-    assert not TAPObjective(Chains()).merged
-    assert TAPObjective(Chains(), merged=True).merged
 
 
 def test_nothing_is_read_while_solutions_are_merged():
@@ -220,7 +211,6 @@ def test_a_log_likelihood_above_the_exact_one_is_warned_of_at_the_next_measureme
 def test_a_training_that_does_not_maximize_tap_is_not_warned_of_it():
     assert TAPObjective().maximized == "tap_log_sum_exp"
     assert TAPObjective(merged=False).maximized == "tap_log_likelihood"
-    assert TAPObjective(Chains(1), n_sweeps=1).maximized is None
     assert TAPObjective(scheme=BeliefPropagation()).maximized is None
 
 

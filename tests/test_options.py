@@ -27,10 +27,10 @@ from tapmachine.channels import Channel
 from tapmachine.data.declarations import POSITIVE, default_in_words, from_text, option_of, setting
 from tapmachine.data.errors import SettingsError
 from tapmachine.runs.build import make_machine, make_objective
-from tapmachine.runs.registry import CHANNELS, OBJECTIVES, STARTS, hidden_words, visible_words
-from tapmachine.runs.settings import LAYER_DATA, Settings, read_settings
+from tapmachine.runs.registry import CHANNELS, OBJECTIVES, hidden_words, visible_words
+from tapmachine.runs.settings import Settings, read_settings
 from tapmachine.solver.registry import SCHEMES
-from tapmachine.training import Objective, Pretraining, Start, pretraining
+from tapmachine.training import Objective
 from tapmachine.units import Binary, Spin
 from tapmachine.units.registry import UNIT_TYPES, word_for
 
@@ -46,15 +46,8 @@ NOT_IN_RBM = {
     "validation": "scikit-learn splits data itself",
     "weights": "they are an argument of fit, sample_weight",
     "early_stopping": "it requires held-out rows",
-    "rescale": "visible units that are given take the data as they are",
-    "field_momentum": "tapmachine.training.momentum_sgd has it, for machine_",
-    "pretrain_layers": "tapmachine.pretrain has it, for machine_",
-    "pretrain_on": "tapmachine.pretrain has it, for machine_",
-    "double_inputs": "tapmachine.pretrain has it, for machine_",
-    "matmul_precision": "a context manager around fit does the same",
     "n_sweeps": "an argument of the objective, as in PCD(5)",
     "n_particles": "an argument of the objective, as in PCD(1, n_chains=200)",
-    "start": "an argument of TAPObjective",
     "momentum": "tapmachine.fit has it, for machine_",
     "centered": "tapmachine.fit has it, for machine_",
     "averaged": "tapmachine.fit has it, for machine_",
@@ -153,7 +146,7 @@ def test_defaults_pass_their_own_checks_and_other_types_do_not(name, tmp_path):
 
 
 def test_words_of_the_command_line_become_values():
-    hints = inspect.get_annotations(Settings)
+    hints = get_type_hints(Settings)
     for name, text, value in (
         ("hidden", "500,200", (500, 200)), ("interval", "0,1.5", (0.0, 1.5)), ("validation", "0.1", 0.1),
         ("validation", "rows.npy", "rows.npy"), ("visible", "spin", "spin"), ("epochs", 3, 3),
@@ -196,7 +189,7 @@ def test_every_objective_can_be_asked_for_and_takes_its_settings(word):
         return
     assert isinstance(objective, Objective)
     entry = OBJECTIVES[word]
-    chosen = {"n_sweeps": 3, "n_particles": 7, "start": "data"}
+    chosen = {"n_sweeps": 3, "n_particles": 7}
     made = make_objective(Settings("given", objective=word, **{name: chosen[name] for name in entry.arguments}))
     assert "3" in repr(made)
     if "n_particles" in entry.arguments:
@@ -204,14 +197,6 @@ def test_every_objective_can_be_asked_for_and_takes_its_settings(word):
     for name in chosen.keys() - entry.arguments.keys():
         with pytest.raises(SettingsError, match=f"{name} cannot be used with objective '{word}'"):
             Settings("given", objective=word, **{name: chosen[name]})
-
-
-@pytest.mark.parametrize("word", STARTS)
-def test_every_start_can_be_asked_for_and_made(word):
-    assert word in TRAIN["start"].help
-    objective = make_objective(Settings("given", objective="tap", start=word))
-    assert isinstance(objective.start, Start)
-    assert type(objective.start) is resolve_name(STARTS[word])
 
 
 def test_every_channel_is_one_of_the_command_lines():
@@ -238,13 +223,6 @@ def test_every_unit_type_is_held_to_the_laws_and_public():
         assert unit_type.load() in classes
         assert unit_type.load() is getattr(units, unit_type.load().__name__)
         assert unit_type.load().__name__ in units.__all__
-
-
-def test_pretraining_knows_the_words_of_the_settings():
-    for word in LAYER_DATA:
-        assert Pretraining(1, "all", word).data == word
-    assert option_of(FIELDS["pretrain_layers"]).choices() == pretraining.PRETRAINED
-    assert option_of(FIELDS["pretrain_on"]).choices() == pretraining.LAYER_DATA
 
 
 A_NEW_UNIT_TYPE = """

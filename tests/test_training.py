@@ -46,14 +46,10 @@ from tapmachine.accelerator.compilation import compiled
 from tapmachine.data.errors import DivergenceError, TrainingWarning
 from tapmachine.solver.schemes import couplings
 from tapmachine.training import (
-    FromBatch,
-    FromData,
     Monitor,
-    NoisyBatch,
     Objective,
-    Persistent,
-    RandomPoints,
     Trainer,
+    TrainingOptions,
     free_energies,
     geometric_decay,
     momentum_sgd,
@@ -64,6 +60,7 @@ from tapmachine.training.batches import Batches
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import clamped_free_energy, sweep_from
 from tapmachine.training.loss import loss
+from tapmachine.training.objectives import from_batch
 from tapmachine.training.state import TrainingState
 from tapmachine.training.step import Step
 
@@ -121,6 +118,13 @@ def context_of(machine, batch, seed=0):
     return Context(machine, batch, batch, torch.Generator().manual_seed(seed))
 
 
+def step_of(machine, objective, x, batch_size=None, seed=0, **options):
+    """A step that leaves the machine as it is, unless options have another optimizer."""
+    options = {"optimizer": torch.optim.SGD(machine.parameters(), lr=0.0)} | options
+    draws = torch.Generator().manual_seed(seed)
+    return Step(machine, x, batch_size or len(x), draws, TrainingOptions(objective=objective, **options))
+
+
 # ----- gradients
 
 
@@ -128,7 +132,7 @@ def test_gradient_against_the_papers_formulas():
     machine = machine_of(["Binary", "Binary"], [6, 4], seed=0, scale=0.3)
     x = data_of(machine, 8)
     moments, _ = sweep_from(machine, x, TAP(), 10)
-    step = Step(machine, TAPObjective(), torch.optim.SGD(machine.parameters(), lr=0.0), x, 8, torch.Generator())
+    step = step_of(machine, TAPObjective(), x)
     step(x)
     (a, c), (h, v) = moments
     W = machine.weights[0].detach()
@@ -148,9 +152,7 @@ def test_gradient_against_differences_of_solved_free_energies(kind):
         with torch.no_grad():
             return float(clamped_free_energy(machine, x).mean() - solve(machine, x, tol=1e-28).free_energy.mean())
 
-    step = Step(
-        machine, TAPObjective(n_sweeps=200), torch.optim.SGD(machine.parameters(), lr=0.0), x, 5, torch.Generator()
-    )
+    step = step_of(machine, TAPObjective(n_sweeps=200), x)
     step(x)
     for name, parameter in machine.named_parameters():
         flat = parameter.detach().view(-1)
@@ -190,12 +192,7 @@ def test_sampled_gradients_are_data_less_samples():
 def test_centered_gradients():
     machine = machine_of(["Binary", "Spin"], [5, 3], seed=3)
     x = data_of(machine, 7)
-    plain, centered = (
-        Step(
-            machine, TAPObjective(), torch.optim.SGD(machine.parameters(), lr=0.0), x, 7, torch.Generator(), centered=c
-        )
-        for c in (False, True)
-    )
+    plain, centered = (step_of(machine, TAPObjective(), x, centered=centered) for centered in (False, True))
     plain(x)
     raw = [p.grad.clone() for p in (machine.weights[0], *(u.field for u in machine.layers))]
     centered(x)
@@ -214,8 +211,7 @@ def test_centered_gradients_of_small_batches_are_on_average_those_of_all_data():
     x[:, 1] = x[:, 0]
     gradients = []
     for size in (40, 2):
-        sgd = torch.optim.SGD(machine.parameters(), lr=0.0)
-        step = Step(machine, TAPObjective(n_sweeps=50), sgd, x, size, torch.Generator(), centered=True)
+        step = step_of(machine, TAPObjective(n_sweeps=50), x, size, centered=True)
         found = []
         for batch in x.split(size):
             step(batch)
@@ -251,8 +247,7 @@ def test_centered_gradients_of_a_deep_machine():
     x = data_of(machine, 20)
     found = []
     for centered in (False, True):
-        sgd = torch.optim.SGD(machine.parameters(), lr=0.0)
-        Step(machine, TAPObjective(), sgd, x, 20, torch.Generator(), centered=centered)(x)
+        step_of(machine, TAPObjective(), x, centered=centered)(x)
         found.append({name: p.grad.clone() for name, p in machine.named_parameters()})
     raw, got = found
     means = [x.mean(0)]
@@ -287,8 +282,7 @@ def test_weights_of_rows_count_as_copies(objective):
     copies = x.repeat_interleave(weights.long(), 0)
     gradients = []
     for batch, own in ((x, weights / weights.mean()), (copies, None)):
-        sgd = torch.optim.SGD(machine.parameters(), lr=0.0)
-        step = Step(machine, objective, sgd, batch, len(batch), torch.Generator().manual_seed(0))
+        step = step_of(machine, objective, batch)
         assert bool(step(batch, own).good)
         gradients.append([p.grad.clone() for p in machine.parameters()])
     for a, b in zip(*gradients, strict=True):
@@ -371,23 +365,22 @@ def test_step_sizes_fall_geometrically():
 # ----- starts
 
 
-@pytest.mark.parametrize("start", [FromBatch(), FromData(), NoisyBatch(0.3), RandomPoints(), Persistent()], ids=repr)
 @pytest.mark.parametrize("kind", ["Binary", "Categorical", "TruncatedGaussian"])
 @pytest.mark.parametrize("n_particles", [3, 12])
-def test_starts(start, kind, n_particles):
+def test_starts(kind, n_particles):
+    def noise(context, count):
+        units = context.machine.layers[0]
+        return units.sample(Tilt(torch.zeros(count, *units.state_shape).double(), 0.0), context.generator)
+
     machine = machine_of([kind, "Binary"], [5, 4], seed=6)
     batch = data_of(machine, 6)
-    objective = TAPObjective(start, n_particles=n_particles, n_sweeps=4)
-    context = context_of(machine, batch)
-    carry = objective.prepare(context)
     solved = float(solve(machine, batch).free_energy.mean())
-    for _ in range(2):
-        value, carry = objective.model_free_energy(context, carry)
+    for start in (from_batch, noise):
+        objective, context = TAPObjective(n_particles, 4, start=start), context_of(machine, batch)
+        value, _ = objective.model_free_energy(context, objective.prepare(context))
         # Weak couplings have one solution, and four sweeps come close to it from anywhere.
         assert float(value.detach()) == pytest.approx(solved, abs=3e-3)
-    x, _ = start.begin(context, n_particles, carry)
-    assert x.shape == (n_particles, *machine.layers[0].state_shape)
-    machine.layers[0].check_means(x)
+        assert start(context, n_particles).shape == (n_particles, *machine.layers[0].state_shape)
 
 
 # ----- the loop
@@ -658,7 +651,6 @@ def test_a_glass_is_reported():
         (lambda m: TAPObjective(n_sweeps=0), "n_sweeps is 0"),
         (lambda m: CD(0), "CD: k is 0"),
         (lambda m: PCD(1, n_chains=0), "n_chains is 0"),
-        (lambda m: NoisyBatch(2.0), "share is 2.0"),
     ],
 )
 def test_bad_input(call, message):
@@ -727,9 +719,7 @@ def test_older_versions_of_torch_do_not_compile(version, monkeypatch):
 def test_a_loss_and_its_gradient_are_one_graph(kinds):
     machine = machine_of(kinds, [6, 4], seed=5, scale=0.2)
     x = data_of(machine, 8)
-    step = Step(
-        machine, TAPObjective(Persistent(), 5, 4), momentum_sgd(machine), x, 8, torch.Generator().manual_seed(0)
-    )
+    step = step_of(machine, TAPObjective(5, 4), x, optimizer=momentum_sgd(machine))
 
     def gradients(loss_of):
         machine.zero_grad()
@@ -892,7 +882,7 @@ def test_sweeps_of_some_particles_at_a_time_are_those_of_all(kinds, monkeypatch)
 @pytest.mark.parametrize("source", [torch.as_tensor, np.asarray], ids=["tensor", "array"])
 def test_every_row_of_a_batch_comes_with_its_weight(source):
     x = torch.eye(12)  # which says its own number
-    batches = Batches(rbm(Binary(12), Binary(3)), source(x), 4, torch.arange(12.0), seed=0)
+    batches = Batches(rbm(Binary(12), Binary(3)), source(x), TrainingOptions(batch_size=4, weights=torch.arange(12.0)))
     seen = []
     for place in batches.epoch():
         rows, weights = batches.take(place)
@@ -947,7 +937,7 @@ def test_a_machine_that_becomes_much_worse_is_warned_of_once():
 
 @pytest.mark.parametrize(
     "objective",
-    [None, TAPObjective(n_sweeps=4), TAPObjective(Persistent(), n_sweeps=4), TAPObjective(FromData(), 7, 4), PCD(2)],
+    [None, TAPObjective(n_sweeps=4), TAPObjective(7, 4, merged=False), PCD(2)],
     ids=repr,
 )
 @pytest.mark.parametrize("adam", [False, True])
@@ -1090,8 +1080,7 @@ def test_both_sides_of_a_deep_loss_use_one_scheme():
     machine = machine_of(["Binary", "Binary", "Binary"], [6, 4, 3], seed=3, scale=0.5)
     x = data_of(machine, 20)
     scheme = NaiveMeanField()
-    sgd = torch.optim.SGD(machine.parameters(), lr=0.0)
-    step = Step(machine, TAPObjective(n_sweeps=100, scheme=scheme), sgd, x, 20, torch.Generator())
+    step = step_of(machine, TAPObjective(n_sweeps=100, scheme=scheme), x)
     free = float(solve(machine, x, scheme, tol=1e-20).free_energy.mean())
     clamped = float(solve(clamp(machine, x), None, scheme, tol=1e-20).free_energy.mean())
     assert float(step(x).loss) == pytest.approx(clamped - free, abs=1e-3)

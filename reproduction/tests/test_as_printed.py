@@ -11,7 +11,7 @@ from reproduction.lab import Lab
 from reproduction.models import BINARY, FACES, Model
 from reproduction.printed import PrintedAdaptiveTAP
 from reproduction.procedure import AS_PRINTED, SWITCHES, Procedure
-from reproduction.training import NoisyBatch, UniqueSolutions, objective_of
+from reproduction.training import UniqueSolutions, noisy_batch, objective_of
 from tapmachine import (
     RBM,
     TAP,
@@ -31,7 +31,7 @@ from tapmachine.machine import boltzmann
 from tapmachine.runs.registry import hidden_words
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import free_energy_from
-from tapmachine.training.starts import FromBatch
+from tapmachine.training.objectives import from_batch
 from tapmachine.units.registry import word_for
 
 N_ROWS, N_VISIBLE, N_HIDDEN, STEPS = 30, 6, 3, 4
@@ -166,8 +166,8 @@ def test_every_switch_changes_what_is_trained():
     assert repr(AS_PRINTED.scheme()) == "TAP(update='explicit', damping=0.0)"
     objectives = [repr(objective_of(model, procedure, 41)) for procedure in (Procedure(), AS_PRINTED)]
     assert objectives == [
-        "TAPObjective(FromBatch(), n_particles=100, n_sweeps=41, TAP(), merged=False)",
-        "UniqueSolutions(FromBatch(), 100, 41, TAP(update='explicit', damping=0.0))",
+        "TAPObjective(n_particles=100, n_sweeps=41, TAP(), merged=False)",
+        "UniqueSolutions(100, 41, TAP(update='explicit', damping=0.0))",
     ]
     assert repr(objective_of(replace(model, sampled=True), AS_PRINTED, 4)) == "CD(4)"
 
@@ -179,9 +179,7 @@ def test_unique_solutions_count_once():
     gradients = []
     for starts, unique in ((torch.cat((up, -up)), False), (torch.cat((up, up, up, -up)), True)):
         objective = (
-            UniqueSolutions(FromBatch(), len(starts), 100, TAP())
-            if unique
-            else TAPObjective(n_sweeps=100, merged=False)
+            UniqueSolutions(from_batch, len(starts), 100, TAP()) if unique else TAPObjective(n_sweeps=100, merged=False)
         )
         context = Context(machine, starts, starts, torch.Generator())
         value, _ = objective.model_free_energy(context, objective.prepare(context))
@@ -196,7 +194,7 @@ def test_noisy_starts_are_the_batch_with_some_units_drawn():
     machine = rbm(Binary(50), Binary(2))
     batch = torch.ones(200, 50)
     context = Context(machine, batch, batch, torch.Generator().manual_seed(0))
-    x, _ = NoisyBatch(0.4).begin(context, 100, ())
+    x = noisy_batch(context, 100, 0.4)
     assert x.shape == (100, 50)
     assert float((x == 0).float().mean()) == pytest.approx(0.2, abs=0.02)  # half of the units that are drawn
 

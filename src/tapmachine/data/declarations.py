@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, field
+from dataclasses import MISSING, Field, field, fields
 from types import UnionType
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 from tapmachine.data.errors import SettingsError
+
+Declared = TypeVar("Declared")
 
 KINDS_OF_COLUMNS = ("real", "count", "binary", "categorical")  # in the order of encoded rows
 KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false", type(None): "null"}
@@ -159,3 +161,15 @@ def default_in_words(declared: "Field[Any]") -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return "off" if value is False else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def with_attributes(declared: type[Declared]) -> type[Declared]:
+    """Class decorator that lists the options of a dataclass with their help texts and defaults in its docstring."""
+    lines = ["Attributes:"]
+    for each in fields(declared):  # type: ignore[arg-type]
+        default = default_in_words(each)
+        lines.append(f"    {each.name}: {option_of(each).help_text()}" + (f" Default: {default}." if default else ""))
+    described, example, rest = (declared.__doc__ or "").partition("    Example:\n")
+    listed = "\n".join(f"    {line}" for line in lines)
+    declared.__doc__ = f"{described.rstrip()}\n\n{listed}\n" + (f"\n{example}{rest}" if example else "")
+    return declared

@@ -256,6 +256,10 @@ class BoltzmannMachine(nn.Module):
         field: Tensor = total.unflatten(-1, layers[layer].state_shape)
         return field
 
+    def field_from_below(self, layer: int, x: Tensor) -> Tensor:
+        """Compute the field xW on a layer from states or means x of the layer below, ignoring the layer above."""
+        return field_from_below(list(self.layers), list(self.weights), layer, x)
+
     def conditional(self, layer: int, states: Sequence[Tensor | None]) -> Moments:
         """Compute the mean and variance of a layer's units, given the states of the neighboring layers [eq:condexp].
 
@@ -265,6 +269,13 @@ class BoltzmannMachine(nn.Module):
         """
         tilt = Tilt(self.field_on(layer, states), 0.0)
         return self.layers[layer].moments(tilt)
+
+
+def field_from_below(layers: Sequence[Units], weights: Sequence[Tensor], layer: int, x: Tensor) -> Tensor:
+    """Compute the field xW on a layer from states or means x of the layer below."""
+    flat = x.flatten(-len(layers[layer - 1].state_shape)) @ weights[layer - 1]
+    field: Tensor = flat.unflatten(-1, layers[layer].state_shape)
+    return field
 
 
 def rbm(

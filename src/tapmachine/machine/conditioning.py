@@ -101,7 +101,7 @@ def hidden_machine(machine: BoltzmannMachine, x: Tensor, validate: bool = True) 
     visible, first, *others = machine.layers
     with _naming(0):
         x = visible.check_states(x, validate)
-    tilted = Tilted(first, Tilt(_field_of(machine, x), 0.0), validate=False)
+    tilted = Tilted(first, Tilt(machine.field_from_below(1, x), 0.0), validate=False)
     return BoltzmannMachine([tilted, *others], list(machine.weights)[1:])
 
 
@@ -116,14 +116,7 @@ def replace_rows(hidden: BoltzmannMachine, machine: BoltzmannMachine, x: Tensor)
     """
     tilted = hidden.layers[0]
     assert isinstance(tilted, Tilted)
-    tilted.field.copy_(_field_of(machine, x))
-
-
-def _field_of(machine: BoltzmannMachine, x: Tensor) -> Tensor:
-    visible, first = list(machine.layers)[:2]
-    flat = x.flatten(-len(visible.state_shape)) @ machine.weights[0]
-    field: Tensor = flat.unflatten(-1, first.state_shape)
-    return field
+    tilted.field.copy_(machine.field_from_below(1, x))
 
 
 def is_clamped(machine: BoltzmannMachine) -> bool:

@@ -11,6 +11,8 @@ from tapmachine.machine.boltzmann import BoltzmannMachine
 from tapmachine.machine.whitening import Whitened, whiten
 from tapmachine.units import Units
 
+Draw = Callable[[int, Tensor], Tensor]  # states of a layer, given its index and the field on it
+
 
 @torch.no_grad()
 def gibbs(
@@ -60,9 +62,7 @@ def gibbs(
         expected = f"; the machine is conditioned on {rows} rows" if rows is not None else ""
         raise ValueError(f"the layers have states with different leading shapes {sorted(leading)}{expected}")
     chain = [layer.with_clamped(x) for layer, x in zip(layers, chain, strict=False)]
-    for index in range(len(chain), len(layers)):
-        field = chain[-1].flatten(-len(layers[index - 1].state_shape)) @ machine.weights[index - 1]
-        chain.append(layers[index].sample(Tilt(field.unflatten(-1, layers[index].state_shape), 0.0), generator))
+    chain = upward(machine, chain, independently(machine, generator))
     whitened = whiten(machine) if n_sweeps and rows is None else None
     if whitened is not None:
         return _whitened_gibbs(machine, whitened, chain[0], n_sweeps, generator)
@@ -118,29 +118,46 @@ def sweep_chain(
     machine: BoltzmannMachine, chain: Sequence[Tensor], generator: torch.Generator | None = None
 ) -> list[Tensor]:
     """Run one sweep of `gibbs`, starting from states of all layers, without validation."""
-    chain = list(chain)
     if machine.is_pairwise:
         units, field = machine.layers[0], machine.field_on(0, chain)
         return [sweep_units(units, machine.coupling(0), chain[0], field, lambda full: full, generator)]
-    return draw_layers(machine, draw_layers(machine, chain, 1, generator), 0, generator)
+    draw = independently(machine, generator)
+    return draw_layers(machine, draw_layers(machine, chain, 1, draw), 0, draw)
+
+
+def independently(machine: BoltzmannMachine, generator: torch.Generator | None = None) -> Draw:
+    """Return a function that draws all units of a layer independently, given the field on it."""
+    return lambda index, field: machine.layers[index].sample(Tilt(field, 0.0), generator)
 
 
 @torch.no_grad()
-def draw_layers(
-    machine: BoltzmannMachine, chain: Sequence[Tensor], first: int, generator: torch.Generator | None = None
-) -> list[Tensor]:
+def upward(machine: BoltzmannMachine, states: Sequence[Tensor], draw: Draw) -> list[Tensor]:
+    """Complete states, or means, of the lowest layers to those of all layers, in one pass that ignores layers above.
+
+    Args:
+        machine: Machine with two or more layers, or a pairwise machine, for which nothing is drawn.
+        states: States of one or more layers from the visible layer upward, which are not validated.
+        draw: Function that returns states of a layer, given its index and the field on it.
+    """
+    states = list(states)
+    for index in range(len(states), len(machine.layers)):
+        states.append(draw(index, machine.field_from_below(index, states[-1])))
+    return states
+
+
+@torch.no_grad()
+def draw_layers(machine: BoltzmannMachine, chain: Sequence[Tensor], first: int, draw: Draw) -> list[Tensor]:
     """Draw every other layer given the remaining layers, which is half of a sweep.
 
     Args:
         machine: A machine with two or more layers.
         chain: States of all layers, which are not validated.
-        first: Index of the first layer to draw, 0 or 1.
-        generator: Random number generator on the machine's device (default: torch's global generator).
+        first: Index of the first layer to draw.
+        draw: Function that returns states of a layer, given its index and the field on it.
     """
     chain = list(chain)
     for index in range(first, len(chain), 2):
-        field = machine.field_on(index, chain)
-        chain[index] = machine.layers[index].sample(Tilt(field, 0.0), generator)
+        chain[index] = draw(index, machine.field_on(index, chain))
     return chain
 
 

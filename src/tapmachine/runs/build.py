@@ -2,37 +2,27 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pkgutil import resolve_name
 
 import torch
 from torch import Tensor
 
 from tapmachine.data.errors import SettingsError
-from tapmachine.data.rows import Rows, held_in_memory, parts, spaced
+from tapmachine.data.rows import Rows, parts, spaced
 from tapmachine.data.sources import INTENSITIES
 from tapmachine.exact import mixture_of
-from tapmachine.machine import BoltzmannMachine, dbm
-from tapmachine.machine.checks import check_rows
-from tapmachine.runs.registry import OBJECTIVES, STARTS
+from tapmachine.machine import dbm
+from tapmachine.runs.registry import OBJECTIVES
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.codec import Codec
 from tapmachine.tables.machine import ScaledMachine
 from tapmachine.tables.schema import Schema
 from tapmachine.tables.start import MOST_ROWS, TableStart, start_for_table
 from tapmachine.tables.units import UnitMaker, given_units, make_visible
-from tapmachine.training import (
-    Monitor,
-    Objective,
-    Pretraining,
-    Trainer,
-    Training,
-    default_learning_rate,
-    geometric_decay,
-    momentum_sgd,
-)
-from tapmachine.training.batches import check_all_rows
-from tapmachine.training.gaps import completed_by_columns, fill_columns, has_gaps, take_gaps
-from tapmachine.training.pretraining import PretrainingTrainer, monitor_of_layer
+from tapmachine.training import Monitor, Objective, Trainer, Training, TrainingOptions, momentum_sgd
+from tapmachine.training.gaps import fill_columns, has_gaps
+from tapmachine.training.pretraining import PretrainingTrainer
 from tapmachine.units import Gaussian, Mixed, Units
 from tapmachine.units.registry import UNIT_TYPES
 
@@ -67,7 +57,7 @@ def make_machine(
         start = start_for_table(spaced(rows, MOST_ROWS), settings.hidden[0], settings.seed, weights, visible)
         return _for_table(start, dtype, why)
     scale, shift = 1.0, torch.zeros(())
-    if settings.rescale and units is None and not visible.support.is_countable:  # counts and categories are not scaled
+    if units is None and not visible.support.is_countable:  # counts and categories are not scaled
         scale, shift = _units_of_measurement(visible, x)
         visible = visible.rescaled(1 / scale, -shift / scale)
     hidden = UNIT_TYPES["binary" if settings.hidden_units == "auto" else settings.hidden_units]
@@ -114,14 +104,10 @@ def make_objective(settings: Settings) -> Objective | None:
     if entry.home is None:
         return None
     values = {
-        "start": resolve_name(STARTS[settings.start])(),
         "n_particles": settings.n_particles,
         "n_sweeps": settings.n_sweeps or entry.n_sweeps,
     }
-    arguments = {argument: values.get(name, getattr(settings, name)) for name, argument in entry.arguments.items()}
-    if entry.scheme is not None:
-        arguments["scheme"] = resolve_name(entry.scheme)()
-    objective: Objective = resolve_name(entry.home)(**arguments)
+    objective: Objective = resolve_name(entry.home)(**{each: values[name] for name, each in entry.arguments.items()})
     return objective
 
 
@@ -140,53 +126,29 @@ def make_trainer(
     0, so that it is only measured.
     """
     machine, is_fitted, settings = new.machine, new.is_fitted, settings.for_rows(len(x))
-    epochs, rate = settings.epochs or 0, settings.learning_rate
-    if is_fitted and rate is None:
-        epochs, rate = min(1, epochs), 0.0
     missing: Tensor | None = None
     if is_fitted and isinstance(x, Tensor) and has_gaps(x):  # the transformed coordinates mix columns
-        if rate:
+        if settings.learning_rate:
             raise SettingsError("learning_rate cannot be set for a real-valued table with missing values; omit it")
         x, missing = _completed_table(new, x, settings.seed), x.isnan()
     if is_fitted and isinstance(held_out, Tensor) and has_gaps(held_out):
         held_out = _completed_table(new, held_out, settings.seed)
-    x = _checked(machine, new.scaled(x))
+    x = new.scaled(x)
     measured = None
     if held_out is not None:
-        held_out = _checked(machine, new.scaled(held_out))
+        held_out = new.scaled(held_out)
         measured = held_out if isinstance(held_out, Tensor) else spaced(held_out, monitor.n_rows)
-
-    def make_joint() -> Trainer:
-        is_warm = is_fitted or settings.pretrain_epochs > 0
-        trainer = _trainer(
-            settings,
-            machine,
-            x,
-            epochs,
-            monitor,
-            rate,
-            measured,
-            warm_start=is_warm,
-            weights=weights,
-            objective=objective,
-        )
-        trainer.batches.missing = missing if missing is not None else trainer.batches.missing
-        return trainer
-
-    def make_for_layer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
-        measure = monitor_of_layer(monitor, stage, settings.double_inputs)
-        n_epochs = settings.pretrain_epochs
-        return _trainer(
-            settings, own, states, n_epochs, measure, rate, warm_start=True, weights=weights, objective=objective
-        )
-
-    if settings.pretrain_epochs == 0:
-        return make_joint()
-    pretraining = Pretraining(
-        settings.pretrain_epochs, settings.pretrain_layers, settings.pretrain_on, settings.double_inputs
+    options = TrainingOptions.of(
+        settings, objective=objective or make_objective(settings), validation=measured, weights=weights, monitor=monitor
     )
-    first = held_in_memory(x)
-    return PretrainingTrainer(machine, first, pretraining, make_for_layer, make_joint, epochs, settings.seed, weights)
+    if settings.pretrain_epochs:
+        return PretrainingTrainer(machine, x, options, settings.pretrain_epochs)
+    if is_fitted and settings.learning_rate is None:
+        options = replace(options, epochs=min(1, settings.epochs or 0), optimizer=momentum_sgd(machine, 0.0))
+        options = replace(options, decay=0.01, momentum=0.5, weight_decay=0.0)  # those of the default optimizer
+    trainer = Trainer(machine, x, options, warm_start=is_fitted)
+    trainer.batches.missing = missing if missing is not None else trainer.batches.missing
+    return trainer
 
 
 def _completed_table(new: ScaledMachine, x: Tensor, seed: int) -> Tensor:
@@ -194,54 +156,6 @@ def _completed_table(new: ScaledMachine, x: Tensor, seed: int) -> Tensor:
     mixture = mixture_of(new.in_units_of_data())
     assert mixture is not None
     return mixture.condition(x).draws(1, torch.Generator(x.device).manual_seed(seed))[0].to(x.dtype)
-
-
-def _checked(machine: BoltzmannMachine, x: Rows) -> Rows:
-    """Check that rows are states of the machine, and move complete rows in memory to its device."""
-    if has_gaps(x):
-        take_gaps(machine, held_in_memory(x))
-        return x
-    if isinstance(x, Tensor):
-        return check_rows(machine, x)
-    check_all_rows(machine, x)
-    return x
-
-
-def _trainer(
-    settings: Settings,
-    machine: BoltzmannMachine,
-    x: Rows,
-    epochs: int,
-    monitor: Monitor,
-    rate: float | None,
-    held_out: Tensor | None = None,
-    warm_start: bool = False,
-    weights: Tensor | None = None,
-    objective: Objective | None = None,
-) -> Trainer:
-    some = completed_by_columns(machine, x, settings.seed) if isinstance(x, Tensor) and has_gaps(x) else x
-    if rate is None:
-        rate = default_learning_rate(machine, some, len(x), warm_start)
-    optimizer = momentum_sgd(machine, rate, settings.momentum, settings.weight_decay, settings.field_momentum)
-    return Trainer(
-        machine,
-        x,
-        epochs=epochs,
-        batch_size=settings.batch_size,
-        objective=objective or make_objective(settings),
-        optimizer=optimizer,
-        scheduler=geometric_decay(optimizer, settings.decay, max(1, epochs)),
-        validation=held_out,
-        early_stopping=settings.early_stopping,
-        weights=weights,
-        l1=settings.l1,
-        centered=settings.centered,
-        averaged=settings.averaged,
-        seed=settings.seed,
-        monitor=monitor,
-        warm_start=warm_start,
-        validate=False,  # already checked, or means of hidden units
-    )
 
 
 def bytes_scaled_beyond(settings: Settings) -> int | None:

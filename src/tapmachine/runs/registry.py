@@ -1,4 +1,4 @@
-"""Command-line names of objectives, starts, channels and measurements, and the classes they refer to.
+"""Command-line names of objectives, channels and measurements, and the classes they refer to.
 
 An entry in one of these tables makes a class available in settings and commands. Unit types are registered in
 `units.registry` and schemes in `solver.registry`. The module does not import torch, so that `--help` is fast.
@@ -18,13 +18,11 @@ class ObjectiveWord:
         home: Location of the class as `module:name`; None for the default of `fit`.
         arguments: Mapping from settings to arguments of the class.
         n_sweeps: Default of the setting `n_sweeps`.
-        scheme: Location of the mean-field scheme as `module:name`; None for the default scheme.
     """
 
     home: str | None
     arguments: Mapping[str, str]
     n_sweeps: int = 10
-    scheme: str | None = None
 
 
 @dataclass(frozen=True)
@@ -60,25 +58,13 @@ class MeasurementWord:
 _TRAINING, _CHANNELS = "tapmachine.training", "tapmachine.posterior.channels"
 _MEASUREMENTS = "tapmachine.posterior.measurements"
 
-_TAP = f"{_TRAINING}:TAPObjective", {"start": "start", "n_particles": "n_particles", "n_sweeps": "n_sweeps"}
+_PARTICLES = {"n_particles": "n_particles", "n_sweeps": "n_sweeps"}
 
 OBJECTIVES: dict[str, ObjectiveWord] = {
     "default": ObjectiveWord(None, {}),
-    "tap": ObjectiveWord(*_TAP),
-    "adaptive-tap": ObjectiveWord(*_TAP, scheme="tapmachine.solver:AdaptiveTAP"),
-    "belief-propagation": ObjectiveWord(*_TAP, n_sweeps=20, scheme="tapmachine.solver:BeliefPropagation"),
-    "relaxed-bp": ObjectiveWord(*_TAP, n_sweeps=20, scheme="tapmachine.solver:RelaxedBP"),
+    "tap": ObjectiveWord(f"{_TRAINING}:TAPObjective", _PARTICLES),
     "cd": ObjectiveWord(f"{_TRAINING}:CD", {"n_sweeps": "k"}, n_sweeps=1),
     "pcd": ObjectiveWord(f"{_TRAINING}:PCD", {"n_sweeps": "k", "n_particles": "n_chains"}),
-}
-
-STARTS: dict[str, str] = {
-    "batch": f"{_TRAINING}:FromBatch",
-    "data": f"{_TRAINING}:FromData",
-    "noisy": f"{_TRAINING}:NoisyBatch",
-    "random": f"{_TRAINING}:RandomPoints",
-    "persistent": f"{_TRAINING}:Persistent",
-    "chains": f"{_TRAINING}:Chains",
 }
 
 CHANNELS: dict[str, ChannelWord] = {  # the first channel that supports the units is the default

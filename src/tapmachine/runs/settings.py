@@ -10,16 +10,12 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from tapmachine.accelerator.formats import MATMUL_PRECISIONS
 from tapmachine.data.budget import FEWEST_EPOCHS, default_batch_size, default_epochs
 from tapmachine.data.declarations import (
-    BELOW_ONE,
     COLUMN_KINDS,
     FILE_OR_FRACTION,
     FINITE,
-    FRACTION_KEPT,
     INTERVAL,
-    POSITIVE,
     SIZES,
     at_least,
     check_value,
@@ -30,17 +26,17 @@ from tapmachine.data.declarations import (
     setting,
 )
 from tapmachine.data.errors import SettingsError
-from tapmachine.runs.registry import OBJECTIVES, STARTS, hidden_words, visible_words
+from tapmachine.runs.registry import OBJECTIVES, hidden_words, visible_words
+from tapmachine.training.options import Hyperparameters
 from tapmachine.units.registry import UNIT_TYPES
 
 # Settings that may change when a run continues: the number of epochs, and how often results are recorded.
 ADJUSTABLE = ("epochs", "measure_every", "save_every", "keep_every")
-LAYER_DATA, PRETRAINED = ("samples", "means"), ("first", "all")
 N_KEPT = 24  # default number of kept machines, at increasing intervals; all machines if there are fewer epochs
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Hyperparameters):
     """Settings of a training run. Each is declared with its default, help text, choices and check."""
 
     data: str = setting(
@@ -66,17 +62,6 @@ class Settings:
         at_least(0),
         default_text="same as --epochs",
     )
-    pretrain_layers: str = setting(
-        "first",
-        "Layers to pretrain: {choices}. With first, the layers above start with small weights.",
-        choices=PRETRAINED,
-    )
-    pretrain_on: str = setting(
-        "samples", "Hidden values used as data for the next layer in pretraining: {choices}.", choices=LAYER_DATA
-    )
-    double_inputs: bool = setting(
-        False, "Double the inputs in pretraining to compensate for missing layers, as in Salakhutdinov and Hinton 2009."
-    )
     columns: str | None = setting(
         None,
         "Kinds of columns by name, as in year=categorical,mass=real. Kinds are real, count, binary, categorical.",
@@ -85,11 +70,6 @@ class Settings:
     )
     interval: tuple[float, float] | None = setting(
         None, "Interval of real values, such as 0,1.", INTERVAL, default_text="0,1 or the range of the data"
-    )
-    rescale: bool = setting(
-        True,
-        "Whether to shift and scale real values during training. The saved machine is in the units of the data.",
-        flags="--rescale/--no-rescale",
     )
     binarize: float | None = setting(
         None, "Threshold of binarization. Larger values become 1, all others 0.", FINITE, default_text="off"
@@ -100,23 +80,6 @@ class Settings:
     weights: str | None = setting(
         None, "Row weights: a .npy or .csv file with one weight per row.", default_text="none"
     )
-    early_stopping: bool = setting(
-        True,
-        "Whether to stop when the held-out log-likelihood keeps falling, and to return to the best epoch.",
-        flags="--early-stopping/--no-early-stopping",
-    )
-    epochs: int | None = setting(
-        None,
-        "Number of passes over the data. To train a finished run further, use a larger number.",
-        at_least(0),
-        default_text="enough for 20,000 steps, from 50 to 300",
-    )
-    batch_size: int | None = setting(
-        None,
-        "Number of rows per gradient step.",
-        at_least(1),
-        default_text="a quarter of the rows, from 10 to 100",
-    )
     objective: str = setting(
         "default",
         "Training objective: {choices}. With default, most machines are trained by pcd.",
@@ -126,38 +89,12 @@ class Settings:
         None,
         "Number of TAP or Gibbs sweeps per gradient step.",
         at_least(1),
-        default_text="1 for cd, 20 for belief-propagation and relaxed-bp, 100 for explicit TAP, and 10 otherwise",
+        default_text="1 for cd, and 10 otherwise",
     )
     n_particles: int | None = setting(
         None, "Number of TAP solutions or Gibbs chains.", at_least(1), default_text="the batch size"
     )
-    start: str = setting("batch", "Starting points of the TAP solutions: {choices}.", choices=lambda: tuple(STARTS))
-    learning_rate: float | None = setting(None, "Initial learning rate.", POSITIVE, default_text="chosen from the data")
-    decay: float = setting(0.01, "Final learning rate as a fraction of the initial one.", FRACTION_KEPT)
-    momentum: float = setting(0.5, "Momentum of the gradient steps.", BELOW_ONE)
-    field_momentum: bool = setting(
-        True,
-        "Whether to apply momentum to unit parameters as well as to weights.",
-        flags="--field-momentum/--no-field-momentum",
-    )
-    weight_decay: float = setting(0.0, "Coefficient of the L2 penalty on the weights.", at_least(0))
-    l1: float = setting(0.0, "Coefficient of the L1 penalty on the weights.", at_least(0))
-    centered: bool | None = setting(
-        None,
-        "Whether to center the gradients.",
-        default_text="True for unit types that support it",
-        flags="--centered/--not-centered",
-    )
-    averaged: bool = setting(
-        True,
-        "Whether to average the parameters over the last eighth of the steps.",
-        flags="--averaged/--not-averaged",
-    )
-    seed: int = setting(0, "Random seed.")
     dtype: str = setting("float32", "Data type of the parameters: {choices}.", choices=("float32", "float64"))
-    matmul_precision: str = setting(
-        "float32", "Precision of matrix products on a GPU: {choices}.", choices=MATMUL_PRECISIONS
-    )
     measure_every: int | None = setting(
         None,
         "Number of epochs between measurements.",
@@ -173,6 +110,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for declared in fields(self):
             check_value(declared.name, getattr(self, declared.name), option_of(declared))
         for is_kept, message in self._rules():
@@ -203,20 +141,8 @@ class Settings:
                 f"binarize makes values 0 or 1, but visible is {self.visible!r}",
             ),
             (
-                self.matmul_precision == "float32" or self.dtype == "float32",
-                f"matmul_precision is {self.matmul_precision!r}, which requires dtype float32, not {self.dtype}",
-            ),
-            (
                 not self.pretrain or len(self.hidden) > 1,
                 f"pretrain is {self.pretrain}, which requires several hidden layers, as in --hidden 500,500",
-            ),
-            (
-                self.pretrain_epochs > 0 or not (self.double_inputs or self.pretrain_on != "samples"),
-                "pretrain_on and double_inputs require pretraining: several hidden layers, and pretrain above 0",
-            ),
-            (
-                self.pretrain_layers == "all" or not (self.double_inputs or self.pretrain_on != "samples"),
-                "pretrain_on and double_inputs require pretrain_layers all",
             ),
         ]
 
@@ -229,8 +155,7 @@ class Settings:
     @property
     def all_epochs(self) -> int:
         """Total number of epochs, including pretraining."""
-        n_pretrained = 1 if self.pretrain_layers == "first" else len(self.hidden)
-        return self.pretrain_epochs * n_pretrained + (self.epochs or 0)
+        return self.pretrain_epochs + (self.epochs or 0)
 
     @property
     def pretrain_epochs(self) -> int:

@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from tapmachine import __version__
 from tapmachine.accelerator.distributed import wait_for_all, world
-from tapmachine.accelerator.precision import matmul_precision
 from tapmachine.data.errors import RunError, Stopped, StoppedRun
 from tapmachine.data.rows import Rows
 from tapmachine.machine import BoltzmannMachine
@@ -81,11 +80,6 @@ def run_training(
         RunError: If the directory is in use, or if it contains a run with different settings or more epochs.
         StoppedRun: If a signal stops the run.
     """
-    if settings.matmul_precision != "float32" and torch.device(device).type == "cpu":
-        raise ValueError(
-            f"matmul_precision {settings.matmul_precision} requires a GPU; omit --matmul-precision, or continue the "
-            "run on a machine with a GPU"
-        )
     run, asked = folder if isinstance(folder, RunFolder) else RunFolder(folder), settings
     settings = _for_run(run, settings)
     if settings.pretrain != asked.pretrain:
@@ -116,7 +110,6 @@ def run_training(
         with (
             _noted(run, first, resumed_at),
             _stopped_by_signals(trainer) as signals,
-            matmul_precision(settings.matmul_precision),
         ):
             try:
                 run_epochs(trainer, [save], records, progress if first else False)

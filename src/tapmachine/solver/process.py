@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tapmachine.accelerator.nested import over_tensors
 from tapmachine.beliefs import Moments, Tilt
+from tapmachine.machine.boltzmann import field_from_below
 from tapmachine.solver.schemes.couplings import Couplings, Incoming
 from tapmachine.units import Units
 
@@ -155,9 +156,8 @@ def from_below(layers: list[Units], weights: Sequence[Tensor], moments: Sequence
     complete: list[Moments] = []
     for layer_index, layer_moments in enumerate(moments):
         if layer_moments is None:
-            layer = layers[layer_index]
-            field = complete[-1].mean.flatten(1) @ weights[layer_index - 1]
-            layer_moments = layer.moments(Tilt(field.unflatten(-1, layer.state_shape), 0.0))
+            field = field_from_below(layers, weights, layer_index, complete[-1].mean)
+            layer_moments = layers[layer_index].moments(Tilt(field, 0.0))
         complete.append(layer_moments)
     return complete
 

@@ -1,41 +1,36 @@
-"""Training: objectives, initial states of TAP solutions, optimizers, and the training loop."""
+"""Training: options, objectives, optimizers, monitors, pretraining, and the training loop."""
 
-from tapmachine.accelerator.precision import matmul_precision
-from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning
-from tapmachine.training.chains import CD, PCD, Chains
-from tapmachine.training.loop import History, Training, fit
-from tapmachine.training.loss import Objective
-from tapmachine.training.monitor import Monitor
-from tapmachine.training.objectives import TAPObjective
-from tapmachine.training.optimizers import default_learning_rate, geometric_decay, momentum_sgd
-from tapmachine.training.pretraining import Pretraining, pretrain
-from tapmachine.training.starts import FromBatch, FromData, NoisyBatch, Persistent, RandomPoints, Start
-from tapmachine.training.trainer import Trainer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "CD",
-    "PCD",
-    "Chains",
-    "DivergenceError",
-    "FromBatch",
-    "FromData",
-    "History",
-    "Monitor",
-    "NoisyBatch",
-    "Objective",
-    "Persistent",
-    "Pretraining",
-    "RandomPoints",
-    "Start",
-    "Stopped",
-    "TAPObjective",
-    "Trainer",
-    "Training",
-    "TrainingWarning",
-    "default_learning_rate",
-    "fit",
-    "geometric_decay",
-    "matmul_precision",
-    "momentum_sgd",
-    "pretrain",
-]
+from tapmachine.data.public_names import homes_of
+
+# Each name is imported on first access, because the options do not need torch, which keeps --help fast.
+if TYPE_CHECKING:
+    from tapmachine.data.errors import DivergenceError as DivergenceError
+    from tapmachine.data.errors import Stopped as Stopped
+    from tapmachine.data.errors import TrainingWarning as TrainingWarning
+    from tapmachine.training.chains import CD as CD
+    from tapmachine.training.chains import PCD as PCD
+    from tapmachine.training.loop import History as History
+    from tapmachine.training.loop import Training as Training
+    from tapmachine.training.loop import fit as fit
+    from tapmachine.training.loss import Objective as Objective
+    from tapmachine.training.monitor import Monitor as Monitor
+    from tapmachine.training.objectives import TAPObjective as TAPObjective
+    from tapmachine.training.optimizers import default_learning_rate as default_learning_rate
+    from tapmachine.training.optimizers import geometric_decay as geometric_decay
+    from tapmachine.training.optimizers import momentum_sgd as momentum_sgd
+    from tapmachine.training.options import TrainingOptions as TrainingOptions
+    from tapmachine.training.pretraining import pretrain as pretrain
+    from tapmachine.training.trainer import Trainer as Trainer
+
+_HOMES = homes_of(__file__)
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tapmachine.training' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.budget import LARGEST_BATCH, default_batch_size
-from tapmachine.data.checks import check_count
 from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import SAMPLE_ROWS, Array, Rows, as_tensor, from_array, parts, place_of, spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
 from tapmachine.training.gaps import Gaps, check_columns, fill_from_columns, has_gaps, take_gaps
+from tapmachine.training.options import TrainingOptions
 
 Data = Rows | Array | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
 IN_MEMORY = "training with missing values requires a tensor in memory"
-Place = Tensor | Batch  # location of a batch: row indices if the rows are in memory, otherwise the batch itself
+Selection = Tensor | Batch  # row indices of a batch if the rows are in memory, otherwise the batch itself
 
 
 def check_all_rows(machine: BoltzmannMachine, x: LazyRows | Array) -> None:
@@ -54,11 +54,8 @@ class Batches:
         x: Training data. A tensor is moved to the machine's device; NaN marks missing values. Arrays (such as memory
             maps) and rows on disk are read batch by batch. A data loader yields batches, or tuples whose first entry is
             a batch.
-        batch_size: Number of rows per batch (default: `default_batch_size`). Ignored for a data loader.
-        weights: Row weights, shape (N,); equal by default.
-        seed: Random seed for shuffling and for the initial states of missing units.
-        validate: Whether to validate tensors and arrays (default: True). Without validation, the data may contain unit
-            means instead of states.
+        options: Batch size (ignored for a data loader), row weights, and the random seed for shuffling and for the
+            initial states of missing units.
         generator: Random number generator for missing values, on the machine's device.
 
     Attributes:
@@ -72,12 +69,10 @@ class Batches:
         self,
         machine: BoltzmannMachine,
         x: Data,
-        batch_size: int | None,
-        weights: Tensor | None,
-        seed: int,
-        validate: bool = True,
+        options: TrainingOptions,
         generator: torch.Generator | None = None,
     ) -> None:
+        weights, seed = options.weights, options.seed
         self.machine, self.device, self.dtype = machine, machine.device, machine.dtype
         self.weights: Tensor | None = None  # 1 on average
         self.sample_weights: Tensor | None = None
@@ -91,11 +86,10 @@ class Batches:
             assert isinstance(x, Tensor)
             self.rows, weights = self._complete(x, weights, seed, generator)
         elif isinstance(x, Tensor):
-            self.rows = check_rows(machine, x) if validate else machine.layers[0].check_states(x, validate=False)
+            self.rows = check_rows(machine, x)
         elif isinstance(x, np.ndarray | LazyRows):
             self.rows = x
-            if validate:
-                check_all_rows(machine, x)
+            check_all_rows(machine, x)
         elif not isinstance(x, Iterable):
             raise ValueError(f"x is a {type(x).__name__}; expected a tensor, an array, or a loader of batches")
         elif isinstance(x, Iterator):
@@ -108,8 +102,7 @@ class Batches:
                 raise ValueError(
                     "weights cannot be used with a data loader; pass the data as an array, or repeat rows in the loader"
                 )
-        wanted = batch_size if batch_size is not None else default_batch_size(self.n_rows or LARGEST_BATCH)
-        self.batch_size = check_count("batch_size", wanted)
+        self.batch_size = options.batch_size or default_batch_size(self.n_rows or LARGEST_BATCH)
         if self.rows is not None:
             self._check_sizes(len(self.rows), weights)
         self.sample = self._sample()
@@ -148,6 +141,11 @@ class Batches:
         if isinstance(self.rows, LazyRows) and self.rows.is_sparse and self.machine.layers[0].fits_in_parts:
             return self.rows, self.weights
         return self.sample, self.sample_weights
+
+    @property
+    def for_learning_rate(self) -> Rows:
+        """Rows from which to compute the default learning rate; large sparse rows need not be in memory."""
+        return self.rows if isinstance(self.rows, LazyRows) else self.sample
 
     @property
     def n_batches(self) -> int | None:
@@ -211,7 +209,7 @@ class Batches:
         except ValueError as error:
             raise ValueError(f"batch {index} of the loader: {error}") from None
 
-    def epoch(self, done: int = 0) -> Iterator[Place]:
+    def epoch(self, done: int = 0) -> Iterator[Selection]:
         """Iterate over the batches of one epoch, skipping the first `done` batches.
 
         Yields the row indices of each batch if the rows are in memory; otherwise, yields the batch itself.
@@ -230,19 +228,19 @@ class Batches:
                 x = self._from_array(self.rows[index.numpy()])
                 yield x, None if self.weights is None else self.weights[index.to(self.device)]
 
-    def take(self, place: Place) -> Batch:
+    def take(self, selection: Selection) -> Batch:
         """Return the batch for an item yielded by `epoch`.
 
         For rows in memory, the selection can be captured in a CUDA graph.
         """
-        if not isinstance(place, Tensor):
-            return place
+        if not isinstance(selection, Tensor):
+            return selection
         assert isinstance(self.rows, Tensor)
-        weights = None if self.weights is None else self.weights[place]
+        weights = None if self.weights is None else self.weights[selection]
         if self.gaps is not None:
-            return self.gaps.take(place), weights
-        # On a CPU, `index_select` copies whole rows and is several times as fast as rows[place].
-        return self.rows.index_select(0, place), weights
+            return self.gaps.take(selection), weights
+        # On a CPU, `index_select` copies whole rows and is several times as fast as rows[selection].
+        return self.rows.index_select(0, selection), weights
 
     def _whole_batches(self) -> Iterator[Batch]:
         """Iterate over the batches of a data loader that have the same size as the first batch.

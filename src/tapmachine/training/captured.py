@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.accelerator.replay import warming_up
-from tapmachine.training.batches import Batch, Batches, Place
+from tapmachine.training.batches import Batch, Batches, Selection
 from tapmachine.training.step import Step, StepResult, optimizer_tensors
 
 WARM_UP = 3  # number of steps before a capture
@@ -22,22 +22,22 @@ class CapturedStep:
     Args:
         step: Training step on batches of a fixed size.
         batches: Batches of the training data.
-        place: Item yielded by `Batches.epoch`, used to capture the step.
+        selection: Item yielded by `Batches.epoch`, used to capture the step.
     """
 
-    def __init__(self, step: Step, batches: Batches, place: Place) -> None:
+    def __init__(self, step: Step, batches: Batches, selection: Selection) -> None:
         self.step, self.batches = step, batches  # keeps alive the tensors that the graph reads
-        self.place = place.clone() if isinstance(place, Tensor) else _copied(place)
+        self.selection = selection.clone() if isinstance(selection, Tensor) else _copied(selection)
         restore = _snapshot(step)
         completed = None if batches.gaps is None else batches.gaps.completions
         with warming_up():
             for _ in range(WARM_UP):
-                step(*batches.take(self.place))
+                step(*batches.take(self.selection))
         gc.collect()  # frees gradient nodes of the warm-up's stream, which a compiler may have left in reference cycles
         self.graphs = [torch.cuda.CUDAGraph() for _ in range(1 if step.world.size == 1 else 2)]
         self.graphs[0].register_generator_state(step.generator)
         with torch.cuda.graph(self.graphs[0]):
-            context = step.context(*batches.take(self.place))
+            context = step.context(*batches.take(self.selection))
             self.gradients = step.backward(context, *step.loss(context, step.objective, step.carry))
             if len(self.graphs) == 1:
                 self.result = step.update(self.gradients)
@@ -48,13 +48,13 @@ class CapturedStep:
         if batches.gaps is not None and completed is not None:
             batches.gaps.completions = completed
 
-    def __call__(self, place: Place) -> StepResult:
-        """Run a step on the batch at `place`."""
-        if isinstance(self.place, Tensor):
-            assert isinstance(place, Tensor)
-            self.place.copy_(place)
+    def __call__(self, selection: Selection) -> StepResult:
+        """Run a step on the selected batch."""
+        if isinstance(self.selection, Tensor):
+            assert isinstance(selection, Tensor)
+            self.selection.copy_(selection)
         else:
-            for captured, new in zip(self.place, place, strict=True):
+            for captured, new in zip(self.selection, selection, strict=True):
                 if captured is not None and new is not None:
                     captured.copy_(new)
         self.graphs[0].replay()
@@ -70,7 +70,7 @@ def _copied(batch: Batch) -> Batch:
 
 
 def _snapshot(step: Step) -> Callable[[], None]:
-    """Return a function that restores the current parameters, momenta and chains in place."""
+    """Return a function that restores the current parameters, momenta and chains in selection."""
     fixed = [*step.parameters, *step.last_good, *step.carry, *step.offsets, *step.averages, step.n_averaged]
     tensors = [*fixed, *(value for _, value in optimizer_tensors(step.optimizer))]
     saved = {id(tensor): tensor.detach().clone() for tensor in tensors}

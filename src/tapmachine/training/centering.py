@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.sampler import upward
 
 
 def can_be_centered(machine: BoltzmannMachine, optimizer: Optimizer) -> bool:
@@ -50,15 +51,9 @@ def center_gradients(of_weights: Sequence[Tensor], of_fields: Sequence[Tensor], 
 @torch.no_grad()
 def data_means(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None) -> list[Tensor]:
     """Return the mean of each layer given the data, computed in a single upward pass."""
-    flat = batch.flatten(1)
-    share = None if weights is None else weights / weights.sum().clamp(min=torch.finfo(flat.dtype).tiny)
-    means = [_mean(flat, share)]
-    for below, units in enumerate(list(machine.layers)[1:]):
-        field = (flat @ machine.weights[below]).unflatten(-1, units.state_shape)
-        flat = units.mean_in(field).flatten(1)
-        means.append(_mean(flat, share))
-    return means
-
-
-def _mean(rows: Tensor, share: Tensor | None) -> Tensor:
-    return rows.mean(0) if share is None else share @ rows
+    layers = list(machine.layers)
+    means = upward(machine, [batch], lambda index, field: layers[index].mean_in(field))
+    if weights is None:
+        return [mean.flatten(1).mean(0) for mean in means]
+    fractions = weights / weights.sum().clamp(min=torch.finfo(batch.dtype).tiny)
+    return [fractions @ mean.flatten(1) for mean in means]

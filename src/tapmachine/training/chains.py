@@ -13,7 +13,6 @@ from tapmachine.machine.sampler import sweep_chain
 from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import average, clamped_free_energy, summed_over_odd_layers
 from tapmachine.training.loss import Objective
-from tapmachine.training.starts import Start
 from tapmachine.units.numerics.strata import lattice, strata
 
 POSTERIOR_SWEEPS = 10  # Gibbs sweeps of the hidden layers of a deep machine given a row; these chains mix quickly
@@ -221,48 +220,6 @@ class PCD(_Sampled):
         fresh = _upper_layers(context, _rows_by_weight(context, count)[share], self._draw)
         over = over[share]
         return [torch.where(over.view(-1, *[1] * (x.dim() - 1)), new, x) for new, x in zip(fresh, chain, strict=True)]
-
-
-@final
-class Chains(Start):
-    """Initial states of TAP solutions, taken from persistent Gibbs chains as in `PCD`.
-
-    With `TAPObjective(Chains(10), n_sweeps=1)`, a single sweep replaces the samples by the corresponding unit means,
-    and training works about as well as with `PCD(10)`. Additional sweeps move the particles away from the machine's
-    distribution.
-
-    Args:
-        k: Number of Gibbs sweeps per training step (default: 10).
-
-    Example:
-        >>> from tapmachine import TAPObjective
-        >>> from tapmachine.training import Chains
-        >>> TAPObjective(Chains(10), n_particles=100, n_sweeps=1)
-        TAPObjective(Chains(10), n_particles=100, n_sweeps=1, TAP(), merged=False)
-    """
-
-    is_carried = True
-    samples_machine = True
-    is_random = True
-
-    def __init__(self, k: int = 10) -> None:
-        self.k = check_count("Chains: k", k)
-
-    def prepare(self, context: Context, n_particles: int) -> Carry:
-        return self._chains(n_particles).prepare(context)
-
-    def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
-        machine, chains = context.machine, self._chains(n_particles)
-        drawn = chains.draw(context, carry)
-        odd = () if machine.is_pairwise else range(1, len(machine.layers), 2)
-        fields = {index: machine.field_on(index, drawn[: len(machine.layers)]) for index in odd}
-        return drawn[0], chains.hand_on(context, drawn, fields)
-
-    def _chains(self, n_particles: int) -> PCD:
-        return PCD(self.k, n_particles, stratified=False)  # all chains in every process: TAP solutions are not split
-
-    def __repr__(self) -> str:
-        return f"Chains({self.k})"
 
 
 Draw = Callable[[Context, int, Tensor], Tensor]  # draws new states of a layer, given its field

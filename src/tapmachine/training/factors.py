@@ -1,9 +1,9 @@
-"""Maximum-likelihood initialization of machines with two Gaussian layers, by factor analysis.
+"""Initialization of machines from data: fitted visible units, or a factor analysis for two Gaussian layers.
 
-The visible units of these machines have the precision matrix D(V) − W D(1/V') Wᵀ. With uniquenesses Ψ = 1/V and
-loadings Λ, the covariance of the visible units is Ψ + ΛΛᵀ. Near its maximum, the likelihood is so ill-conditioned that
-gradient descent diverges or is too slow at any learning rate. The curvature with respect to the weights grows with the
-squared ratio of explained to unique variance.
+The visible units of machines with two Gaussian layers have the precision matrix D(V) − W D(1/V') Wᵀ. With
+uniquenesses Ψ = 1/V and loadings Λ, the covariance of the visible units is Ψ + ΛΛᵀ. Near its maximum, the likelihood is
+so ill-conditioned that gradient descent diverges or is too slow at any learning rate. The curvature with respect to the
+weights grows with the squared ratio of explained to unique variance.
 """
 
 from copy import deepcopy
@@ -14,7 +14,10 @@ import torch
 from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
+from tapmachine.data.rows import Rows
+from tapmachine.exact.gaussian import is_gaussian
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.batches import Batches
 from tapmachine.units import Gaussian
 
 MOST_ITERATIONS, FEWEST_ITERATIONS = 1000, 3
@@ -38,6 +41,23 @@ class Factors(NamedTuple):
     unique: Tensor
     directions: Tensor
     variances: Tensor
+
+
+def start_from_data(machine: BoltzmannMachine, batches: Batches) -> None:
+    """Fit the visible units, or all parameters of a machine with two Gaussian layers, to the training data in place.
+
+    If the data have missing values, a fit of two Gaussian layers alternates with draws of the missing values.
+    """
+    _, weights = batches.to_fit
+
+    def start(machine: BoltzmannMachine, x: Rows) -> None:
+        machine.layers[0].fit_to(x, weights)  # type: ignore[arg-type]
+        if is_gaussian(machine) and isinstance(x, Tensor):
+            start_from_factors(machine, x, batches.sample_weights)
+
+    if batches.gaps is not None and is_gaussian(machine):
+        batches.gaps.improve(start)
+    start(machine, batches.to_fit[0])
 
 
 @torch.no_grad()

@@ -15,12 +15,11 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from tapmachine.beliefs import Tilt
 from tapmachine.data.rows import in_parts
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
 from tapmachine.machine.conditioning import clamp
-from tapmachine.machine.sampler import draw_layers, sweep_chain
+from tapmachine.machine.sampler import draw_layers, independently, sweep_chain, upward
 
 N_SWEEPS = 3  # number of sweeps of a row's chain whenever the row is in a batch
 ROUNDS = 50  # rounds of stochastic EM, for machines that are initialized by a fit to the data
@@ -79,12 +78,12 @@ def fill_from_columns(states: Tensor, missing: Tensor, weights: Tensor | None, s
     states, generator = states.clone(), torch.Generator().manual_seed(seed)
     for column in missing.any(0).nonzero().flatten().tolist():
         seen, gaps = (~missing[:, column]).nonzero().flatten(), missing[:, column].nonzero().flatten()
-        share = torch.ones(len(seen), device=seen.device) if weights is None else weights[seen]
-        total = share.double().cumsum(0)
+        of_donors = torch.ones(len(seen), device=seen.device) if weights is None else weights[seen]
+        total = of_donors.double().cumsum(0)
         if not bool(total[-1] > 0):
             raise ValueError(f"column {column} has no observed values in rows with positive weight; remove it")
-        places = (torch.arange(len(gaps), device=total.device) + 0.5) / len(gaps) * total[-1]
-        donors = seen[torch.searchsorted(total, places).clamp(max=len(seen) - 1)]
+        quantiles = (torch.arange(len(gaps), device=total.device) + 0.5) / len(gaps) * total[-1]
+        donors = seen[torch.searchsorted(total, quantiles).clamp(max=len(seen) - 1)]
         order = torch.randperm(len(gaps), generator=generator).to(donors.device)
         states[gaps, column] = states[donors[order], column]
     return states
@@ -128,15 +127,12 @@ def draw_missing(
         for _ in range(n_sweeps):
             chain = sweep_chain(conditioned, chain, generator)
         return chain[0]
-    layers, drawn = list(machine.layers), missing.view(*missing.shape, *[1] * (x.dim() - 2))
-    chain = [x]
-    for index in range(1, len(layers)):  # initial states from an upward pass
-        field = (chain[-1].flatten(1) @ machine.weights[index - 1]).unflatten(-1, layers[index].state_shape)
-        chain.append(layers[index].sample(Tilt(field, 0.0), generator))
+    drawn, draw = missing.view(*missing.shape, *[1] * (x.dim() - 2)), independently(machine, generator)
+    chain = upward(machine, [x], draw)
     for sweep in range(n_sweeps):
-        if sweep or len(layers) > 2:
-            chain = draw_layers(machine, chain, 1, generator)
-        chain = draw_layers(machine, chain, 0, generator)
+        if sweep or len(chain) > 2:
+            chain = draw_layers(machine, chain, 1, draw)
+        chain = draw_layers(machine, chain, 0, draw)
         chain[0] = torch.where(drawn & torch.isfinite(chain[0]), chain[0], x)
     return chain[0]
 
@@ -181,17 +177,18 @@ class Gaps:
             refit(trial, self.rows)
             self.rows.copy_(draw_missing(trial, self.rows, self.missing, N_SWEEPS, self.generator))
 
-    def take(self, place: Tensor, n_sweeps: int = N_SWEEPS) -> Tensor:
-        """Draw new completions of the rows at indices `place`, store them, and return the completed rows.
+    def take(self, selected: Tensor, n_sweeps: int = N_SWEEPS) -> Tensor:
+        """Draw new completions of the rows with the selected indices, store them, and return the completed rows.
 
         On a GPU, Gibbs sweeps also include complete rows, because a captured training step cannot read tensor values.
         """
-        x = self.rows.index_select(0, place)
-        missing = self.missing.index_select(0, place)
-        some = missing.any(1).nonzero().flatten() if x.device.type == "cpu" else None
-        if some is None:
+        x = self.rows.index_select(0, selected)
+        missing = self.missing.index_select(0, selected)
+        if x.device.type == "cpu":
+            incomplete = missing.any(1).nonzero().flatten()
+            if len(incomplete):
+                x[incomplete] = draw_missing(self.machine, x[incomplete], missing[incomplete], n_sweeps, self.generator)
+        else:
             x = draw_missing(self.machine, x, missing, n_sweeps, self.generator)
-        elif len(some):
-            x[some] = draw_missing(self.machine, x[some], missing[some], n_sweeps, self.generator)
-        self.rows.index_copy_(0, place, x)
+        self.rows.index_copy_(0, selected, x)
         return x

@@ -6,14 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.batches import Data
-from tapmachine.training.loss import Objective
-from tapmachine.training.monitor import Monitor, Record
+from tapmachine.training.monitor import Record
+from tapmachine.training.options import TrainingOptions
 from tapmachine.training.progress import Reporter, in_words
 from tapmachine.training.state import TrainingState
 from tapmachine.training.trainer import Trainer
@@ -144,69 +140,33 @@ def run_epochs(
 def fit(
     machine: BoltzmannMachine,
     x: Data,
+    options: TrainingOptions | None = None,
     *,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    objective: Objective | None = None,
-    optimizer: Optimizer | None = None,
-    scheduler: LRScheduler | None = None,
-    validation: Tensor | None = None,
-    early_stopping: bool = True,
-    weights: Tensor | None = None,
-    l1: float = 0.0,
-    centered: bool | None = None,
-    averaged: bool | None = None,
-    compile: bool | None = None,
-    warm_start: bool = False,
-    seed: int = 0,
-    monitor: Monitor | None = None,
     callbacks: Sequence[Callback] = (),
     log: str | Path | None = None,
     progress: bool | None = None,
+    **changes: Any,
 ) -> History:
     """Train a machine in place [alg:rbmTrain].
 
     Each step minimizes the free energy F of the machine clamped to a batch minus F of the free machine
     (`training/loss.py`). By default, F of the free machine is estimated from persistent Gibbs chains (see
     `default_objective`), and the final parameters are averaged over the last steps. With `validation`, training stops
-    when the log-likelihood of the held-out rows keeps falling, and the machine from the best epoch is kept.
+    when the log-likelihood of the held-out rows keeps falling, and the machine from the best epoch is kept. The same
+    seed gives the same weights, bit for bit, unless a data loader determines the order of the rows.
 
     Args:
         machine: Machine to train. A new machine has small random weights.
         x: Training data: a tensor, an array such as a memory map, or a data loader. NaN marks missing values in tensors
             and in arrays in memory. Training then maximizes the likelihood of the observed values (`training/gaps.py`).
-        epochs: Number of passes over the data (default: enough for 20,000 steps, with a minimum of 50 and a maximum of
-            300).
-        batch_size: Number of rows per step, M (default: a quarter of the rows, with a minimum of 10 and a maximum of
-            100).
-        objective: Training objective, such as `PCD(k)`, `TAPObjective(…)` or `CD(k)` (default: `default_objective`).
-        optimizer: PyTorch optimizer for the machine's parameters (default: `momentum_sgd` with `default_learning_rate`,
-            which decays to 1/100 of its initial value).
-        scheduler: PyTorch learning rate scheduler, stepped after every epoch. `ReduceLROnPlateau` receives the loss.
-        validation: Held-out rows, whose log-likelihood is recorded and used for early stopping.
-        early_stopping: Whether to stop early and keep the machine from the best epoch, if `validation` is given
-            (default: True). If False, the held-out rows are only scored.
-        weights: Weight of each row, shape (N,), for data in memory or in a memory map. Rows have equal weights by
-            default.
-        l1: Coefficient ε of the penalty ε Σ|W| (default: 0).
-        centered: Whether to use centered gradients (default: True if the machine has layers and all of its units have
-            fields). Only custom units can lack fields.
-        averaged: Whether the trained machine has the average of its parameters over about the last eighth of the steps,
-            instead of the final parameters (default: True with the default optimizer).
-        compile: Whether to compile training steps with `torch.compile`, which takes about a minute and needs torch 2.11
-            (default: True for `TAPObjective` on a GPU, if the number of steps makes compilation worthwhile).
-        warm_start: Whether to keep the priors of the visible units instead of fitting them to the data first (default:
-            False). If True, the default optimizer continues at the final learning rate from the machine's previous
-            training. A small learning rate preserves what the machine has learned, but learning is slow. For longer
-            training, call `fit` once with more epochs, or pass an optimizer. New and pretrained machines start at the
-            default learning rate.
-        seed: Random seed (default: 0). The same seed gives the same weights, bit for bit, unless a data loader
-            determines the order of the rows.
-        monitor: Measurements made after each epoch (default: `Monitor()`).
+        options: Options of training, such as `epochs`, `batch_size`, `objective` and `optimizer`;
+            `help(TrainingOptions)` describes all of them.
         callbacks: Functions called with the machine and the record after each epoch.
         log: File to which each record is appended as a line of JSON.
         progress: Whether to show progress (default: only on a terminal or in a notebook). Progress is shown as a bar on
             a terminal or in a notebook, and as lines of text elsewhere.
+        **changes: Options by name, as in `fit(machine, x, epochs=20, objective=PCD(5))`. They take precedence over
+            `options`.
 
     Returns:
         History with one record per epoch. Each record contains `epoch`, `seconds`, `learning_rate`, `loss`,
@@ -226,23 +186,5 @@ def fit(
         >>> len(history)
         2
     """
-    trainer = Trainer(
-        machine,
-        x,
-        epochs=epochs,
-        batch_size=batch_size,
-        objective=objective,
-        optimizer=optimizer,
-        scheduler=scheduler,
-        validation=validation,
-        early_stopping=early_stopping,
-        weights=weights,
-        l1=l1,
-        centered=centered,
-        averaged=averaged,
-        compile=compile,
-        warm_start=warm_start,
-        seed=seed,
-        monitor=monitor,
-    )
+    trainer = Trainer(machine, x, options, **changes)
     return run_epochs(trainer, [partial(callback, machine) for callback in callbacks], log, progress)

@@ -11,12 +11,15 @@ parameters.
 """
 
 from abc import ABC, abstractmethod
+from itertools import pairwise
 
 from torch import Tensor
 
+from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import Scheme
 from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import clamped_free_energy
+from tapmachine.units import Gaussian
 
 
 def loss(context: Context, objective: "Objective", carry: Carry) -> tuple[Tensor, Carry]:
@@ -40,6 +43,7 @@ class Objective(ABC):
             compiling the whole step would take minutes.
         is_split: Whether each of several processes computes only its share of F.
         scheme: Mean-field scheme, which is also used for clamped machines with several hidden layers; None for `TAP()`.
+        maximized: Name of the log-likelihood recorded by `Monitor` that training maximizes, if it is an approximation.
 
     Example:
         >>> from tapmachine import PCD, TAPObjective
@@ -52,6 +56,7 @@ class Objective(ABC):
     has_many_sweeps: bool = False
     is_split: bool = False
     scheme: Scheme | None = None
+    maximized: str | None = None
 
     @abstractmethod
     def prepare(self, context: Context) -> Carry:
@@ -67,6 +72,13 @@ class Objective(ABC):
     def excluded(self, carry: Carry) -> Tensor | None:
         """Number of particles excluded so far because of a non-finite F, or None if particles are never excluded."""
         return None
+
+    def advice(self, machine: BoltzmannMachine) -> str:
+        """Return advice on how to prevent divergence."""
+        are_gaussian = [isinstance(units, Gaussian) for units in list(machine.layers)[1:]]
+        if any(below and above for below, above in pairwise(are_gaussian)):
+            return "use a single Gaussian hidden layer, because stacked Gaussian layers are no more expressive"
+        return "try a smaller learning rate, more sweeps, or data on another scale"
 
     def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
         """Return the free energies of the clamped and the free machine, and the state for the next step.

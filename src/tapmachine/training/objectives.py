@@ -1,5 +1,6 @@
 """Objectives that compute F of the free machine at TAP solutions or exactly, and the default objective of `fit`."""
 
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -20,11 +21,18 @@ from tapmachine.training.free_energies import (
     mixture,
 )
 from tapmachine.training.loss import Objective
-from tapmachine.training.starts import FromBatch, Start
 from tapmachine.units import Gaussian
 
 N_SWEEPS, N_SWEEPS_OF_DEEP = 2, 5  # defaults
 MOST_UNROLLED_SWEEPS = 20  # the compiler unrolls all sweeps, which takes minutes if there are more
+
+
+Start = Callable[[Context, int], Tensor]  # initial means of the visible layer for a number of particles
+
+
+def from_batch(context: Context, n_particles: int) -> Tensor:  # (K, *state_shape)
+    """Return the rows of the batch as initial states, truncated or repeated to match the number of particles."""
+    return _rows(context.batch, n_particles)
 
 
 @final
@@ -32,25 +40,26 @@ class TAPObjective(Objective):
     """Deterministic objective that evaluates F of the free machine at K mean-field solutions [alg:rbmTrain].
 
     Args:
-        start: Initial states of the solutions (default: `FromBatch()`).
         n_particles: Number of solutions, K (default: the batch size).
         n_sweeps: Number of sweeps, which may be too few for convergence (default: 10). After the first sweep, sweeps
             are performed in steps of three (implicit) or four (fixed damping), and the last step is always completed.
             If None, sweeps continue until convergence, and steps cannot be captured as CUDA graphs.
         scheme: Mean-field scheme to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()`
             are suitable only for small machines.
-        merged: Whether to use F of the mixture of distinct solutions, −ln Σ e^{−F}. Each solution is then weighted by
-            its probability, regardless of the number of particles that reach it. If False, F is averaged over all
-            particles, as in the paper. The default is True, unless the initial states are samples of the machine, as
-            for `Chains`. Particles with a non-finite F, which occur for count units with strong couplings, are excluded
-            from the mixture and reported. A step is undone if more than half of the particles have a non-finite F. For
-            machines without count units, a step is undone if any particle has a non-finite F. With several processes,
-            each process computes all merged solutions.
+        merged: Whether to use F of the mixture of distinct solutions, −ln Σ e^{−F} (default: True). Each solution is
+            then weighted by its probability, regardless of the number of particles that reach it. If False, F is
+            averaged over all particles, as in the paper. Particles with a non-finite F, which occur for count units
+            with strong couplings, are excluded from the mixture and reported. A step is undone if more than half of the
+            particles have a non-finite F. For machines without count units, a step is undone if any particle has a
+            non-finite F. With several processes, each process computes all merged solutions.
+        start: Function that returns initial means of the visible layer, shape (K, *state_shape), given the context of
+            the step and K (default: the rows of the batch, as in the paper). Shapes are fixed, and tensor values are
+            not read, so that a step can be captured.
 
     Example:
         >>> from tapmachine import AdaptiveTAP, TAPObjective
         >>> TAPObjective()
-        TAPObjective(FromBatch(), n_particles=None, n_sweeps=10, TAP(), merged=True)
+        TAPObjective(n_particles=None, n_sweeps=10, TAP(), merged=True)
         >>> TAPObjective(scheme=AdaptiveTAP(), merged=False).can_be_captured
         False
     """
@@ -59,135 +68,118 @@ class TAPObjective(Objective):
 
     def __init__(
         self,
-        start: Start | None = None,
         n_particles: int | None = None,
         n_sweeps: int | None = 10,
         scheme: Scheme | None = None,
-        merged: bool | None = None,
+        merged: bool = True,
+        start: Start = from_batch,
     ) -> None:
-        self.start = start or FromBatch()
         self.n_particles = None if n_particles is None else check_count("n_particles", n_particles)
         self.n_sweeps = None if n_sweeps is None else check_count("n_sweeps", n_sweeps)
-        self.scheme = scheme or TAP()
-        self.merged = not self.start.samples_machine if merged is None else merged
-        self.is_split = not (self.merged or self.start.is_random)
+        self.scheme, self.merged, self.start = scheme or TAP(), merged, start
+        self.is_split = not merged
         self.can_be_captured = n_sweeps is not None and self.scheme.can_be_captured
         self.gains_by_compilation = n_sweeps is not None
         self.has_many_sweeps = n_sweeps is not None and n_sweeps > MOST_UNROLLED_SWEEPS
+        if type(self.scheme) is TAP:
+            self.maximized = "tap_log_sum_exp" if merged else "tap_log_likelihood"
 
     def __repr__(self) -> str:
-        options = f"n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme}, merged={self.merged}"
-        return f"TAPObjective({self.start}, {options})"
+        return (
+            f"TAPObjective(n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme}, "
+            f"merged={self.merged})"
+        )
 
-    @property
-    def maximized(self) -> str | None:
-        """Name of the log-likelihood recorded by `Monitor` that training maximizes, or None."""
-        if type(self.scheme) is not TAP or self.start.samples_machine:
-            return None
-        return "tap_log_sum_exp" if self.merged else "tap_log_likelihood"
+    def advice(self, machine: BoltzmannMachine) -> str:
+        layers = list(machine.layers)
+        if any(isinstance(units, Gaussian) for units in layers[1:]):
+            return "use the default objective, because TAP has no solution for Gaussian units with strong couplings"
+        if any(units.has_counts for units in layers):
+            return "use the default objective, because TAP has no solution for counts with strong couplings"
+        return super().advice(machine)
 
     def prepare(self, context: Context) -> Carry:
-        context, count = self._for_each_process(context), self.n_particles or len(context.batch)
-        carry = context.share(self.start.prepare(context, count), count)
-        return (*carry, torch.zeros((), device=context.machine.device)) if self.merged else carry
+        return (torch.zeros((), device=context.machine.device),) if self.merged else ()
 
     def excluded(self, carry: Carry) -> Tensor | None:
-        return carry[-1] if self.merged else None
+        return carry[0] if self.merged else None
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        context, count = self._for_each_process(context), self.n_particles or len(context.batch)
-        share, all_weights = context.world.share(count), self.start.weights(context, count)
-        weights = None if all_weights is None else all_weights[share]
-        carry, n_excluded = (carry[:-1], carry[-1]) if self.merged else (carry, None)
+        # A process needs all particles to identify distinct solutions.
+        world, count = context.world if self.is_split else World(), self.n_particles or len(context.batch)
         with torch.no_grad():
-            x, carry = self.start.begin(context, count, carry)
-            x = x if self.start.is_carried else x[share]
+            x = self.start(context, count)[world.share(count)]
+        all_weights = None if context.weights is None else _rows(context.weights, count)
+        weights = None if all_weights is None else all_weights[world.share(count)]
         if self.n_sweeps is None:
             solution = solve(context.machine, x, self.scheme)
-            carry = self.start.finish(solution.moments[0].mean, carry)
             finite = torch.isfinite(solution.free_energy)
-            usable = solution.converged & finite if self.merged else finite
-            n_excluded = None if n_excluded is None else n_excluded + (~finite).sum()
+            usable, n_excluded = solution.converged & finite if self.merged else finite, (~finite).sum()
             solution, weights = solution.select(usable), None if weights is None else weights[usable]
             moments = list(solution.moments)
             values = self.scheme.free_energy(context.machine, moments, solution.tilts)
-        elif n_excluded is not None:
-            moments, values, kept = finite_free_energy_from(
-                context.machine, x, self.scheme, self.n_sweeps, context.compile_sweeps
-            )
-            weights = None if weights is None else weights[kept]
-            carry = self.start.finish(moments[0].mean, carry)
-            # A step with too few finite particles is undone and reported.
-            others = (kept != torch.arange(len(kept), device=kept.device)).sum()
-            n_excluded = n_excluded + torch.where(torch.isfinite(values[0]), others, 0)
         else:
-            moments, values = free_energy_from(context.machine, x, self.scheme, self.n_sweeps, context.compile_sweeps)
-            carry = self.start.finish(moments[0].mean, carry)
-        if n_excluded is not None:
-            return mixture(context.machine, moments, values, weights), (*carry, n_excluded)
+            arguments = context.machine, x, self.scheme, self.n_sweeps, context.compile_sweeps
+            if not self.merged:
+                moments, values = free_energy_from(*arguments)
+            else:
+                moments, values, kept = finite_free_energy_from(*arguments)
+                weights = None if weights is None else weights[kept]
+                # A step with too few finite particles is undone and reported.
+                others = (kept != torch.arange(len(kept), device=kept.device)).sum()
+                n_excluded = torch.where(torch.isfinite(values[0]), others, 0)
+        if self.merged:
+            return mixture(context.machine, moments, values, weights), (carry[0] + n_excluded,)
         value = average(values, weights)
-        if context.world.size == 1:
+        if world.size == 1:
             return value, carry
-        if all_weights is None:
-            return value * ((share.stop - share.start) / count), carry
-        return value * all_weights[share].sum() / all_weights.sum().clamp(
-            min=torch.finfo(all_weights.dtype).tiny
-        ), carry
+        if weights is None or all_weights is None:
+            return value * (len(x) / count), carry
+        return value * weights.sum() / all_weights.sum().clamp(min=torch.finfo(weights.dtype).tiny), carry
 
-    def _for_each_process(self, context: Context) -> Context:
-        """Return a context in which each process has all particles, unless the particles are split.
 
-        A process needs all particles to identify distinct solutions.
-        """
-        return context if self.is_split else context._replace(world=World())
+def _rows(x: Tensor, count: int) -> Tensor:
+    """Return `count` rows, repeating rows if there are fewer."""
+    return x[:count] if count <= len(x) else x[torch.arange(count, device=x.device) % len(x)]
 
 
 @final
-class ExactGaussian(Objective):
-    """Objective with the exact F of the free machine, for two layers of `Gaussian` units.
+class Exact(Objective):
+    """Objective with the exact F of the free machine, for `Gaussian` visible units.
 
-    The logarithm of Z is computed from a determinant.
+    The hidden units are one layer of `Gaussian` units, or of `SpikeSlab` units, of which at most 12 have nonzero
+    weights. One unit beside the `SpikeSlab` units may be `Categorical`: its states and the sets of active units
+    together define at most 2^12 Gaussians.
     """
 
     can_be_captured = False  # matrix factorizations synchronize with the device
 
     def __repr__(self) -> str:
-        return "ExactGaussian()"
+        return "Exact()"
 
     def prepare(self, context: Context) -> Carry:
-        if not is_gaussian(context.machine):
-            raise ValueError(f"ExactGaussian: the machine is {context.machine.summary()}; expected two Gaussian layers")
-        return ()
-
-    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        return -gaussian_log_partition(context.machine).to(context.machine.dtype), carry
-
-
-@final
-class ExactSlabs(Objective):
-    """Objective with the exact F of the free machine, for `Gaussian` visible units and a few `SpikeSlab` hidden units.
-
-    At most 12 hidden units may have nonzero weights. One hidden unit may be `Categorical`. The states of this unit and
-    the sets of active units together define at most 2^12 Gaussians.
-    """
-
-    can_be_captured = False  # matrix factorizations synchronize with the device
-
-    def __repr__(self) -> str:
-        return "ExactSlabs()"
-
-    def prepare(self, context: Context) -> Carry:
-        if _slabs(context.machine) is None:
+        if not is_gaussian(context.machine) and _slabs(context.machine) is None:
             raise ValueError(
-                f"ExactSlabs: the machine is {context.machine.summary()}; expected Gaussian visible units and "
-                "SpikeSlab hidden units, at most 12 of them with weights, and at most one Categorical unit"
+                f"Exact: the machine is {context.machine.summary()}; expected Gaussian visible units, and Gaussian "
+                "hidden units or SpikeSlab hidden units, at most 12 of them with weights"
             )
         return ()
 
+    def advice(self, machine: BoltzmannMachine) -> str:
+        return "try a smaller learning rate"
+
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        slabs = _slabs(context.machine)
-        assert slabs is not None
-        return -slabs.log_partition().to(context.machine.dtype), carry
+        log_partition = _log_partition(context.machine)
+        assert log_partition is not None
+        return -log_partition.to(context.machine.dtype), carry
+
+
+def _log_partition(machine: BoltzmannMachine) -> Tensor | None:
+    """Return the differentiable ln Z of a machine with Gaussian visible units, or None if it has no closed form."""
+    if is_gaussian(machine):
+        return gaussian_log_partition(machine)
+    slabs = _slabs(machine)
+    return None if slabs is None else slabs.log_partition()
 
 
 def _slabs(machine: BoltzmannMachine) -> Slabs | None:
@@ -196,7 +188,7 @@ def _slabs(machine: BoltzmannMachine) -> Slabs | None:
     return slabs if slabs is not None and slabs.above is None else None
 
 
-def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
+def default_objective(machine: BoltzmannMachine, n_rows: int | None = None) -> Objective:
     """Return the default objective of `fit`.
 
     Most machines are trained by PCD, with two sweeps per step, or five sweeps for machines with several hidden layers.
@@ -211,7 +203,7 @@ def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
 
     Args:
         machine: Machine to train.
-        n_rows: Number of training rows, which determines the number of chains (default: 0).
+        n_rows: Number of training rows, which determines the number of chains; None if unknown.
 
     Example:
         >>> from tapmachine import Binary, Gaussian, TruncatedGaussian, rbm
@@ -222,11 +214,9 @@ def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
     """
     if machine.is_pairwise:
         return TAPObjective()
-    if is_gaussian(machine):
-        return ExactGaussian()
-    if _slabs(machine) is not None:
-        return ExactSlabs()
+    if is_gaussian(machine) or _slabs(machine) is not None:
+        return Exact()
     if any(bool(torch.isfinite(units.tail_precision()).any()) for units in list(machine.layers)[1:]):
         return CD(10)
     n_sweeps = N_SWEEPS if len(machine.layers) == 2 else N_SWEEPS_OF_DEEP
-    return PCD(n_sweeps, n_chains=default_chains(n_rows, machine.device.type != "cpu"))
+    return PCD(n_sweeps, n_chains=default_chains(n_rows or 0, machine.device.type != "cpu"))

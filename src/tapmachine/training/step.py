@@ -16,7 +16,8 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.training.centering import can_be_centered, center_gradients, data_means, gradients_to_center
 from tapmachine.training.context import Carry, Context
-from tapmachine.training.loss import Objective, loss
+from tapmachine.training.loss import loss
+from tapmachine.training.options import TrainingOptions
 
 SOME_ROWS = 1000  # number of rows of data for the initial offsets
 FOLLOW = 0.01  # weight of a batch's means in the running means, which are the offsets of centered states
@@ -59,42 +60,36 @@ class Step:
 
     Args:
         machine: Machine to train in place.
-        objective: Training objective, which computes the negative phase.
-        optimizer: Optimizer of the machine's parameters.
         data: All rows in memory, or a sample of the rows, for objectives that use rows outside of the batch.
         batch_size: Number of rows per batch.
         generator: Random number generator for all draws, on the machine's device.
-        l1: Coefficient of the penalty l1·Σ|W| (default: 0).
-        centered: Whether to use centered gradients (default: False).
-        compile: Whether to compile the step, except for the optimizer, with `torch.compile` (default: False).
-        averaged: Whether to keep an average of the parameters over the last steps (default: False).
+        options: Options with an objective and an optimizer. With `compile`, the step is compiled, except for the
+            optimizer.
     """
 
     def __init__(
         self,
         machine: BoltzmannMachine,
-        objective: Objective,
-        optimizer: Optimizer,
         data: Tensor,
         batch_size: int,
         generator: torch.Generator,
-        l1: float = 0.0,
-        centered: bool = False,
-        compile: bool = False,
-        averaged: bool = False,
+        options: TrainingOptions,
     ) -> None:
-        if centered and not can_be_centered(machine, optimizer):
+        objective, optimizer = options.objective, options.optimizer
+        assert objective is not None
+        assert isinstance(optimizer, Optimizer)
+        if options.centered and not can_be_centered(machine, optimizer):
             raise ValueError(
                 "centered gradients require layers whose weights and fields the optimizer trains; use centered=False"
             )
         self.machine, self.optimizer, self.data, self.generator = machine, optimizer, data, generator
-        self.batch_size, self.l1, self.centered = batch_size, l1, centered
+        self.batch_size, self.options, compile = batch_size, options, options.compile
         self.world = world()
         if self.world.size > batch_size:
             raise ValueError(
                 f"batches of {batch_size} rows cannot be divided among {self.world.size} processes; use fewer processes"
             )
-        self.compile_sweeps = compile and objective.has_many_sweeps
+        self.compile_sweeps = bool(compile) and objective.has_many_sweeps
         self.loss = compiled(loss) if compile and not self.compile_sweeps else loss
         self._before = compiled(self._before_the_update) if compile else self._before_the_update
         self._after = compiled(self._after_the_update) if compile else self._after_the_update
@@ -105,13 +100,13 @@ class Step:
         )  # includes parameters outside of the optimizer, because they also get gradients
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.last_good = [p.detach().clone() for p in self.parameters]
-        self.averages = [p.detach().clone() for p in self.parameters] if averaged else []
+        self.averages = [p.detach().clone() for p in self.parameters] if options.averaged else []
         self.n_averaged = torch.zeros((), dtype=machine.dtype, device=machine.device)
         first = Context(machine, self._first_rows(), data, generator, None, self.world)
         self.objective, self.carry = objective, objective.prepare(first)
         self.hidden = hidden_machine(machine, first.rows, validate=False) if len(machine.layers) > 2 else None
         # Centering by batch means instead of running means would reduce the correlations by a fraction of 2/M.
-        self.offsets = data_means(machine, spaced(data, SOME_ROWS), None) if centered else []
+        self.offsets = data_means(machine, spaced(data, SOME_ROWS), None) if options.centered else []
 
     def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
         """Train on one batch.
@@ -133,8 +128,8 @@ class Step:
         """Compute the gradients of the loss, or the contribution of this process to the gradients."""
         for p in self.of_machine:
             p.grad = None
-        if self.l1:
-            penalty = self.l1 * sum(w.abs().sum() for w in self.machine.weights) / self.world.size
+        if self.options.l1:
+            penalty = self.options.l1 * sum(w.abs().sum() for w in self.machine.weights) / self.world.size
             (loss + penalty).backward()
         else:
             loss.backward()
@@ -147,7 +142,7 @@ class Step:
 
     def update(self, gradients: Gradients) -> Tensor:  # (3,)
         """Update the parameters with their current gradients, and return the stacked entries of a `StepResult`."""
-        of_weights, of_fields = gradients_to_center(self.machine) if self.centered else ([], [])
+        of_weights, of_fields = gradients_to_center(self.machine) if self.options.centered else ([], [])
         norm, means = self._before(gradients, of_weights, of_fields)
         self.optimizer.step()
         momenta = [z for name, z in optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
@@ -190,8 +185,8 @@ class Step:
         Returns the norm of the gradients and, if gradients are centered, the means of all layers given the batch.
         """
         context = gradients.context
-        means = data_means(self.machine, context.batch, context.weights) if self.centered else []
-        if self.centered:
+        means = data_means(self.machine, context.batch, context.weights) if self.options.centered else []
+        if self.options.centered:
             center_gradients(of_weights, of_fields, self.offsets)
         flat = [p.grad.flatten() for p in self.parameters if p.grad is not None]
         norm = torch.stack([torch.dot(gradient, gradient) for gradient in flat]).sum().sqrt()

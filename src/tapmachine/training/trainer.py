@@ -2,21 +2,19 @@
 
 import math
 import time
+from dataclasses import replace
 from importlib.util import find_spec
-from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from tapmachine.accelerator.distributed import any_of_all
 from tapmachine.accelerator.torch_versions import has_tested_compiler
 from tapmachine.data.budget import default_epochs
-from tapmachine.data.checks import check_count
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning, warn
-from tapmachine.data.rows import Rows
-from tapmachine.exact.gaussian import is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine
 from tapmachine.training.batches import Batches, Data
@@ -24,19 +22,18 @@ from tapmachine.training.captured import CapturedStep
 from tapmachine.training.centering import can_be_centered
 from tapmachine.training.checkpoint import restore, state_of
 from tapmachine.training.epoch import EpochSoFar
-from tapmachine.training.factors import start_from_factors
+from tapmachine.training.factors import start_from_data
 from tapmachine.training.gaps import take_gaps
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor, Record
-from tapmachine.training.objectives import ExactSlabs, TAPObjective, default_objective
+from tapmachine.training.objectives import default_objective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, momentum_sgd
+from tapmachine.training.options import TrainingOptions
 from tapmachine.training.selection import BestMachine
 from tapmachine.training.state import TrainingState
 from tapmachine.training.step import Step
 from tapmachine.training.watch import Watch, warn_of_scale
-from tapmachine.units import Gaussian
 
-DECAY = 0.01  # final learning rate of the default optimizer, as a fraction of the initial learning rate
 WORTH_COMPILING = 20_000  # number of steps after which saving a few milliseconds per step repays the compilation
 READ_EVERY = 50  # steps between checks for divergence on a GPU
 CUT = 0.5  # factor applied to the learning rate after a divergence
@@ -46,9 +43,8 @@ MOST_CUTS = 10
 class Trainer:
     """Train a machine one epoch at a time.
 
-    See `fit` for the arguments. In addition, `validate=False` skips validation of the data, which may then contain unit
-    means instead of states. A trainer restored to the state of another trainer with the same arguments continues with
-    bit-identical results, unless a data loader determines the order of the rows.
+    See `fit` for the arguments. A trainer restored to the state of another trainer with the same arguments continues
+    with bit-identical results, unless a data loader determines the order of the rows.
 
     Example:
         >>> import torch
@@ -61,88 +57,30 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        machine: BoltzmannMachine,
-        x: Data,
-        *,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        objective: Objective | None = None,
-        optimizer: Optimizer | None = None,
-        scheduler: LRScheduler | None = None,
-        validation: Tensor | None = None,
-        early_stopping: bool = True,
-        weights: Tensor | None = None,
-        l1: float = 0.0,
-        centered: bool | None = None,
-        averaged: bool | None = None,
-        compile: bool | None = None,
-        warm_start: bool = False,
-        validate: bool = True,
-        seed: int = 0,
-        monitor: Monitor | None = None,
+        self, machine: BoltzmannMachine, x: Data, options: TrainingOptions | None = None, **changes: Any
     ) -> None:
-        epochs = None if epochs is None else check_count("epochs", epochs, 0)
-        if scheduler is not None and getattr(scheduler, "optimizer", None) is not optimizer:
-            raise ValueError("the scheduler belongs to another optimizer; pass its optimizer to fit as well")
+        options = TrainingOptions.changed(options, changes)
         check_machine(machine)
-        self.machine, self.monitor = machine, monitor or Monitor()
-        self.generator = torch.Generator(machine.device).manual_seed(seed)
-        self.batches = Batches(machine, x, batch_size, weights, seed, validate, self.generator)
-        self.epochs = epochs = default_epochs(self.batches.n_batches) if epochs is None else epochs
-        if validation is not None:
-            complete, missing = take_gaps(machine, validation)
-            validation = complete if missing is None else validation.to(machine.device)
-        self.validation = validation
-        self.early_stopping = early_stopping
+        self.machine, self.generator = machine, torch.Generator(machine.device).manual_seed(options.seed)
+        self.batches = Batches(machine, x, options, self.generator)
+        self.validation = _checked_validation(machine, options.validation)
         warn_of_scale(machine, self.batches.sample)
-        if not warm_start:
-            if self.batches.gaps is not None and is_gaussian(machine):
-                self.batches.gaps.improve(self._start_from)
-            self._start_from(machine, self.batches.to_fit[0])
-        if optimizer is None:
-            rate = default_learning_rate(machine, self.batches.sample, self.batches.n_rows, warm_start=True)
-            decay = DECAY
-            if warm_start and machine.last_learning_rate is not None:
-                # At the default rate, a trained machine would lose what it learned at small rates.
-                rate, decay = min(rate, machine.last_learning_rate), 1.0
-            optimizer = momentum_sgd(machine, rate, weight_decay=0.0)
-            averaged = True if averaged is None else averaged
-            scheduler = geometric_decay(optimizer, decay, max(1, epochs)) if scheduler is None else scheduler
-        self.optimizer, self.scheduler = optimizer, scheduler
-        objective = objective or default_objective(machine, self.batches.n_rows or 0)
-        if not isinstance(objective, Objective):
-            raise ValueError(f"objective is {objective!r}; expected an Objective such as PCD(1)")
-        centered = can_be_centered(machine, optimizer) if centered is None else centered
-        self.captures = machine.device.type == "cuda" and objective.can_be_captured and can_be_captured(optimizer)
-        self.captures = self.captures and not (machine.is_pairwise and self.batches.gaps is not None)
-        if compile is None:
-            pays = objective.gains_by_compilation and (self.batches.n_batches or 0) * epochs >= WORTH_COMPILING
-            compile = self.captures and pays and has_tested_compiler() and find_spec("triton") is not None
-        first = self.batches.sample, self.batches.batch_size
-        self.step = Step(
-            machine,
-            objective,
-            optimizer,
-            *first,
-            self.generator,
-            l1=l1,
-            centered=centered,
-            compile=compile,
-            averaged=bool(averaged),
-        )
+        if not options.warm_start:
+            start_from_data(machine, self.batches)
+        self.options = options = _resolved(options, machine, self.batches)
+        assert options.epochs is not None
+        assert options.objective is not None
+        assert isinstance(options.optimizer, Optimizer)
+        self.epochs, self.optimizer, self.scheduler = options.epochs, options.optimizer, options.scheduler
+        self.monitor = options.monitor or Monitor()
+        self.captures = _can_be_captured(options, machine, self.batches)
+        self.step = Step(machine, self.batches.sample, self.batches.batch_size, self.generator, options)
         self.captured: CapturedStep | None = None
         self.finished = self.cuts = 0
         self.begun: EpochSoFar | None = None  # an epoch that was stopped before its end
         self.stopping = False  # set by the caller, to stop after the current batch
-        self.watch = Watch(objective.maximized if isinstance(objective, TAPObjective) else None)
+        self.watch = Watch(options.objective.maximized)
         self.best = BestMachine()
-
-    def _start_from(self, machine: BoltzmannMachine, x: Rows) -> None:
-        """Fit the visible units, or all parameters of a machine with two Gaussian layers, to the data."""
-        machine.layers[0].fit_to(x, self.batches.to_fit[1])  # type: ignore[arg-type]
-        if is_gaussian(machine) and isinstance(x, Tensor):
-            start_from_factors(machine, x, self.batches.sample_weights)
 
     @property
     def is_over(self) -> bool:
@@ -179,12 +117,12 @@ class Trainer:
             unread: list[Tensor] = []
             start = time.perf_counter() - now.seconds
             every = READ_EVERY if self.batches.device.type == "cuda" else 1
-            for place in self.batches.epoch(len(now.losses)):
+            for selection in self.batches.epoch(len(now.losses)):
                 if self.captures:
-                    self.captured = self.captured or CapturedStep(self.step, self.batches, place)
-                    result = self.captured(place)
+                    self.captured = self.captured or CapturedStep(self.step, self.batches, selection)
+                    result = self.captured(selection)
                 else:
-                    result = self.step(*self.batches.take(place))
+                    result = self.step(*self.batches.take(selection))
                 now.losses.append(result.loss)
                 now.norms.append(result.gradient_norm)
                 unread.append(result.good)
@@ -222,7 +160,7 @@ class Trainer:
     def _select(self, record: Record) -> None:
         """Compare the machine with the best one so far on held-out rows, and keep the best one after the last epoch."""
         value, error = record.get("validation_log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
-        if math.isnan(value) or not self.early_stopping:
+        if math.isnan(value) or not self.options.early_stopping:
             return
         row_error = record.get("validation_log_likelihood_error", math.nan)
         self.best.compare(self.machine, self.finished, value, error, row_error)
@@ -240,19 +178,6 @@ class Trainer:
     def restore(self, state: TrainingState) -> None:
         """Restore the state of another trainer with the same arguments."""
         restore(self, state)
-
-    def _advice(self) -> str:
-        """Return advice on how to prevent divergence."""
-        are_gaussian = [isinstance(units, Gaussian) for units in list(self.machine.layers)[1:]]
-        if any(below and above for below, above in pairwise(are_gaussian)):
-            return "use a single Gaussian hidden layer, because stacked Gaussian layers are no more expressive"
-        if isinstance(self.step.objective, ExactSlabs):
-            return "try a smaller learning rate"
-        if any(are_gaussian) and isinstance(self.step.objective, TAPObjective):
-            return "use the default objective, because TAP has no solution for Gaussian units with strong couplings"
-        if any(units.has_counts for units in self.machine.layers) and isinstance(self.step.objective, TAPObjective):
-            return "use the default objective, because TAP has no solution for counts with strong couplings"
-        return "try a smaller learning rate, more sweeps, or data on another scale"
 
     def _count_excluded(self) -> Record:
         """Return and reset the number of particles excluded in an epoch, if any.
@@ -278,7 +203,7 @@ class Trainer:
         if self.cuts > MOST_CUTS:
             raise DivergenceError(
                 f"training diverged repeatedly, most recently at a learning rate of {rate:g}, and the machine was "
-                f"reset to its last good state; {self._advice()}"
+                f"reset to its last good state; {self.step.objective.advice(self.machine)}"
             )
         for group in groups:
             if isinstance(group["lr"], Tensor):
@@ -295,3 +220,50 @@ class Trainer:
             TrainingWarning,
         )
         return bad
+
+
+def _resolved(options: TrainingOptions, machine: BoltzmannMachine, batches: Batches) -> TrainingOptions:
+    """Return options in which defaults that depend on the machine and the data are filled in."""
+    epochs = default_epochs(batches.n_batches) if options.epochs is None else options.epochs
+    objective = options.objective or default_objective(machine, batches.n_rows)
+    if not isinstance(objective, Objective):
+        raise ValueError(f"objective is {objective!r}; expected an Objective such as PCD(1)")
+    options = replace(options, epochs=epochs, objective=objective)
+    if options.optimizer is not None and not isinstance(options.optimizer, Optimizer):
+        options = replace(options, optimizer=options.optimizer(machine))
+    if options.optimizer is None:
+        rate, decay = options.learning_rate, options.decay
+        if rate is None:
+            rate = default_learning_rate(machine, batches.for_learning_rate, batches.n_rows, warm_start=True)
+            if options.warm_start and machine.last_learning_rate is not None:
+                # At the default rate, a trained machine would lose what it learned at small rates.
+                rate, decay = min(rate, machine.last_learning_rate), 1.0
+        optimizer = momentum_sgd(machine, rate, options.momentum, options.weight_decay)
+        averaged = True if options.averaged is None else options.averaged
+        scheduler = geometric_decay(optimizer, decay, max(1, epochs))
+        options = replace(options, optimizer=optimizer, scheduler=scheduler, averaged=averaged)
+    assert isinstance(options.optimizer, Optimizer)
+    if options.centered is None:
+        options = replace(options, centered=can_be_centered(machine, options.optimizer))
+    if options.compile is None:
+        pays = objective.gains_by_compilation and (batches.n_batches or 0) * epochs >= WORTH_COMPILING
+        compile = _can_be_captured(options, machine, batches) and pays and has_tested_compiler()
+        options = replace(options, compile=compile and find_spec("triton") is not None)
+    return options
+
+
+def _can_be_captured(options: TrainingOptions, machine: BoltzmannMachine, batches: Batches) -> bool:
+    """Return whether steps can be captured as CUDA graphs."""
+    objective, optimizer = options.objective, options.optimizer
+    if machine.device.type != "cuda" or objective is None or not isinstance(optimizer, Optimizer):
+        return False
+    draws_units_in_turn = machine.is_pairwise and batches.gaps is not None
+    return objective.can_be_captured and can_be_captured(optimizer) and not draws_units_in_turn
+
+
+def _checked_validation(machine: BoltzmannMachine, validation: Tensor | None) -> Tensor | None:
+    """Return the states of held-out rows, with NaN for missing values, on the device of the machine."""
+    if validation is None:
+        return None
+    complete, missing = take_gaps(machine, validation)
+    return complete if missing is None else validation.to(machine.device)

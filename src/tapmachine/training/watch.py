@@ -97,8 +97,7 @@ class Watch:
             warn(
                 f"{start} {maximized:.4g} nats, above the {method} value of {value:.4g}{bar}. TAP is no longer "
                 "reliable for this machine, and training with it increases the error. Keep the machine with the "
-                f"highest {method} log-likelihood, or train with PCD(10) (--objective pcd) or "
-                "TAPObjective(Chains(10), n_sweeps=1) (--objective tap --start chains --n-sweeps 1)",
+                f"highest {method} log-likelihood, or train with PCD(10) (--objective pcd)",
                 TrainingWarning,
             )
         tap = record.get("tap_log_likelihood", math.nan)
