@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tapmachine.accelerator.torch_versions import has_tested_compiler
+from tapmachine.accelerator.compilation import has_tested_compiler
 
 needs_compiler = pytest.mark.skipif(not has_tested_compiler(), reason="compiles, which needs torch 2.11")
 

@@ -5,8 +5,6 @@ from typing import TypeVar
 
 import torch
 
-from tapmachine.accelerator.torch_versions import has_tested_compiler
-
 Function = TypeVar("Function", bound=Callable[..., object])
 
 # With buffer reuse, torch 2.11 to 2.13 overwrite parts of stacked tensors that are still needed. After ten sweeps of
@@ -27,3 +25,13 @@ def compiled(function: Function, dynamic: bool = False) -> Function:
         raise ValueError(f"compile=True requires torch 2.11 or newer, found {torch.__version__}; use compile=False")
     options = OPTIONS if dynamic else OPTIONS | IN_FEWER_LAUNCHES
     return torch.compile(function, dynamic=dynamic, options=dict(options))  # type: ignore[return-value]
+
+
+def has_tested_compiler() -> bool:
+    """Return whether torch is 2.11 or newer, the versions for which compiled code was compared with eager code.
+
+    The compiler of torch 2.5 does not support properties of named tuples or `zip(strict=True)`. Versions from 2.6 to
+    2.10 are not tested, and some compilers have silently returned wrong values (docs/design_notes.md).
+    """
+    major, minor = torch.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (2, 11)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.accelerator.compilation import compiled
-from tapmachine.accelerator.precision import matmul_precision
+from tapmachine.accelerator.precision import full_precision
 from tapmachine.accelerator.replay import Replay
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.data.checks import check_count
@@ -40,7 +40,7 @@ class Progress(NamedTuple):
 
 
 @torch.no_grad()
-@matmul_precision("float32")  # lower precision would shift the solutions and their free energies
+@full_precision()  # lower precision would shift the solutions and their free energies
 def solve(
     machine: BoltzmannMachine,
     start: StartingPoint = None,

@@ -1,9 +1,8 @@
 """Training: options, objectives, optimizers, monitors, pretraining, and the training loop."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tapmachine.data.public_names import homes_of
+from tapmachine.lazy import lazy_names
 
 # Each name is imported on first access, because the options do not need torch, which keeps --help fast.
 if TYPE_CHECKING:
@@ -25,12 +24,4 @@ if TYPE_CHECKING:
     from tapmachine.training.pretraining import pretrain as pretrain
     from tapmachine.training.trainer import Trainer as Trainer
 
-_HOMES = homes_of(__file__)
-__all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tapmachine.training' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return value
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

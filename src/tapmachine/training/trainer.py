@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from tapmachine.accelerator.compilation import has_tested_compiler
 from tapmachine.accelerator.distributed import any_of_all
-from tapmachine.accelerator.torch_versions import has_tested_compiler
 from tapmachine.data.budget import default_epochs
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning, warn
 from tapmachine.machine import BoltzmannMachine

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.accelerator.distributed import gathered, world
-from tapmachine.accelerator.precision import matmul_precision
+from tapmachine.accelerator.precision import full_precision
 from tapmachine.accelerator.replay import Replay
 from tapmachine.likelihood.annealing.paths import AnnealingPath, States, path_to, seeded, states_of, untilted_path
 from tapmachine.machine import BoltzmannMachine
@@ -93,7 +93,7 @@ class Walk(NamedTuple):
 
 
 @torch.no_grad()
-@matmul_precision("float32")
+@full_precision()
 def anneal(
     path: AnnealingPath,
     betas: Tensor,  # (steps + 1,)

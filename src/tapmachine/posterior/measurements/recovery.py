@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.accelerator.precision import matmul_precision
+from tapmachine.accelerator.precision import full_precision
 from tapmachine.beliefs import Moments
 from tapmachine.data.checks import check_count
 from tapmachine.exact import mixture_of
@@ -39,7 +39,7 @@ MOST_FACTORIZED, MOST_DECOMPOSED = 1024, 4096  # limits on the smaller dimension
 
 
 @torch.no_grad()
-@matmul_precision("float32")
+@full_precision()
 def recover(
     machine: BoltzmannMachine,
     y: Tensor | np.ndarray[Any, Any],

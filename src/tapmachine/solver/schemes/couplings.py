@@ -6,7 +6,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine.accelerator.precision import rounds_factors
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
@@ -50,7 +49,7 @@ class Sender(NamedTuple):
         mean, variance = moments
         if self.states:
             return self._send_states(mean, variance)
-        if self.both is not None and (len(mean) <= FEW_PARTICLES or self.both.dtype != mean.dtype):
+        if self.both is not None and len(mean) <= FEW_PARTICLES:
             return products_in_one_launch(mean, variance, self.both)
         if len(self.shape) == 1:
             return mean @ self.weights, variance @ self.squares
@@ -102,7 +101,6 @@ class Couplings:
         self.has_matrices_in_mixed_layers = any(len(shape) == 1 and shape != reaction for shape, reaction in shapes)
         self._layers = layers
         self.weights = [weights.detach() for weights in machine.weights]
-        self.rounds_factors = rounds_factors() and not differentiable and machine.dtype == torch.float32
         self.senders: list[list[Sender]] = [[] for _ in layers]  # senders to each layer
         for below, above, weights in machine.edges():
             w = weights if differentiable else weights.detach()
@@ -120,7 +118,6 @@ class Couplings:
             # On a GPU, products of rows with rows are fastest.
             both = torch.cat((weights.T, weights.T**2), -1)
             weights, squares = both[:, : len(weights)].T, both[:, len(weights) :].T
-            both = both.bfloat16() if self.rounds_factors else both
         else:
             squares = products(weights)
         is_state = None
@@ -141,10 +138,7 @@ def products_in_one_launch(mean: Tensor, variance: Tensor, both: Tensor) -> tupl
     n_parts = _n_parts(mean.shape[1]) if len(mean) <= VERY_FEW_PARTICLES else 1
     cut = (z.unflatten(-1, (2 * n_parts, -1)).transpose(0, 1) for z in (torch.cat((mean, variance), -1), both))
     of_moments, of_weights = cut  # views
-    if both.dtype == mean.dtype:
-        by_part = torch.bmm(of_moments, of_weights.mT)
-    else:
-        by_part = torch.bmm(of_moments.to(both.dtype), of_weights.mT, out_dtype=mean.dtype)
+    by_part = torch.bmm(of_moments, of_weights.mT)
     if n_parts == 1:
         return by_part[0], by_part[1]
     return by_part[:n_parts].sum(0), by_part[n_parts:].sum(0)  # a compiler can fuse both sums with the next operations
