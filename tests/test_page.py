@@ -17,7 +17,7 @@ from PIL import Image
 from run_cases import PATIENCE
 
 from tapmachine import __version__
-from tapmachine.apps.report import Options, findings, write_report, writing
+from tapmachine.apps.report import Options, results, write_report, writing
 from tapmachine.apps.report.figures import Figure
 from tapmachine.display.images import LEVELS, gray_png
 from tapmachine.landscape import track_landscape
@@ -68,7 +68,7 @@ def page_of(tmp_path_factory):
     """Pages on runs of several kinds of data, made once each."""
     made = {}
     patch = pytest.MonkeyPatch()
-    patch.setattr(findings, "TEMPERATURES", 200)
+    patch.setattr(results, "TEMPERATURES", 200)
 
     def make(kind):
         if kind not in made:
@@ -459,8 +459,8 @@ def page_with(tmp_path_factory):
     options = {"hidden": (12,), "epochs": 2, "batch_size": 10, "measure_every": 2}
     run_training(Settings(str(folder / HARM), **options), folder / "run")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(findings, "TEMPERATURES", 20)
-        found = findings.look_at(Session(folder / "run"), n_starts=20)
+        patch.setattr(results, "TEMPERATURES", 20)
+        found = results.look_at(Session(folder / "run"), n_starts=20)
 
     def make(names=()):
         told = replace(

@@ -51,7 +51,7 @@ SHORT_MODULES = {  # and why they stand alone
     "measurements": "public name",
     "apps.cli.interchange": "a command",
     "apps.cli.report": "a command",
-    "apps.report.words": "",
+    "apps.report.explanations": "",
     "data.table_files": "",
     "posterior.estimation": "",
     "posterior.measurements.exact": "the only answer that needs no engine",

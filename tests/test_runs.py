@@ -34,7 +34,7 @@ from tapmachine import (
     save,
 )
 from tapmachine.apps.cli import app
-from tapmachine.apps.report import findings
+from tapmachine.apps.report import results
 from tapmachine.data.errors import (
     DataError,
     FileError,
@@ -538,7 +538,7 @@ def test_commands_take_the_file_of_a_machine(data, tmp_path, machine_file):
 
 @pytest.mark.long
 def test_a_page_about_the_file_of_a_machine(data, tmp_path, machine_file, monkeypatch):
-    monkeypatch.setattr(findings, "TEMPERATURES", 50)
+    monkeypatch.setattr(results, "TEMPERATURES", 50)
     for options, path in (((), tmp_path / "mine.html"), (("--out", tmp_path / "o.html"), tmp_path / "o.html")):
         code, out, errors = command("report", machine_file, "--data", data, "--starts", 20, *options)
         assert code == 0, errors
@@ -748,7 +748,7 @@ def test_small_data_need_no_batch_size(tmp_path):
 @drifting_tap
 def test_the_demo(tmp_path, monkeypatch):
     """As `make demo` runs it, but for fewer temperatures: what its page promises, and how much it prints."""
-    monkeypatch.setattr(findings, "TEMPERATURES", 100)
+    monkeypatch.setattr(results, "TEMPERATURES", 100)
     begin = time.process_time()
     code, out, errors = command("demo", "--out", str(tmp_path / "demo"))
     seconds = time.process_time() - begin
@@ -776,7 +776,7 @@ def test_the_demo(tmp_path, monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["categories", "numbers"])
 def test_a_report_on_what_are_no_images(kind, tmp_path, monkeypatch, quick_tables):
-    monkeypatch.setattr(findings, "TEMPERATURES", 100)
+    monkeypatch.setattr(results, "TEMPERATURES", 100)
     generator = np.random.default_rng(0)
     x = generator.integers(0, 3, (60, 5)) if kind == "categories" else generator.normal(size=(60, 5))
     np.save(tmp_path / "x.npy", x)

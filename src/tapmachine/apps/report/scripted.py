@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.analysis.landscape.tracking import Snapshot
-from tapmachine.apps.report.findings import Findings, LandscapeFindings
+from tapmachine.apps.report.results import Findings, LandscapeFindings
 from tapmachine.apps.report.views import View
 from tapmachine.display.images import gray_png
 

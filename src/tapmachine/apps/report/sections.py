@@ -6,12 +6,12 @@ from typing import Any
 from tapmachine.analysis.features import hidden_means
 from tapmachine.analysis.landscape.output import plural
 from tapmachine.apps.report import figures
+from tapmachine.apps.report.explanations import EXPLANATIONS
 from tapmachine.apps.report.figures import Figure
-from tapmachine.apps.report.findings import SAMPLE_SWEEPS, Findings, LandscapeFindings
+from tapmachine.apps.report.results import SAMPLE_SWEEPS, Findings, LandscapeFindings
 from tapmachine.apps.report.scripted import shown_solutions
 from tapmachine.apps.report.tree import draw_tree, shown_branches
 from tapmachine.apps.report.views import View
-from tapmachine.apps.report.words import EXPLANATIONS
 from tapmachine.display.html import escape, items, number, pairs, table, unfold
 from tapmachine.likelihood.compare import LikelihoodRow
 

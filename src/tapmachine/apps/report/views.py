@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d
 
-from tapmachine.apps.report.findings import Findings
+from tapmachine.apps.report.results import Findings
 
 MOST_PIXELS = 48  # maximum side length of an image; larger images are reduced
 MOST_BARS = 400  # maximum number of bars

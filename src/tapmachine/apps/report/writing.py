@@ -10,9 +10,9 @@ from string import Template
 from typing import NamedTuple
 
 from tapmachine import __version__
-from tapmachine.apps.report import sections, tables
+from tapmachine.apps.report import sections, table_sections
 from tapmachine.apps.report.figures import Figure
-from tapmachine.apps.report.findings import N_STARTS, Findings, Say, look_at
+from tapmachine.apps.report.results import N_STARTS, Findings, Say, look_at
 from tapmachine.apps.report.scripted import for_script
 from tapmachine.display.html import escape, items, table
 from tapmachine.machine.files import write_atomically
@@ -123,9 +123,9 @@ def _run(found: Findings, is_alone: bool) -> str:
     if found.table is not None:
         names = [own.name for own in found.columns]
         parts += [
-            tables.columns(found.table),
-            tables.responses(found.table, names),
-            tables.associations(found.table),
+            table_sections.columns(found.table),
+            table_sections.responses(found.table, names),
+            table_sections.associations(found.table),
         ]
     curves = sections.training(found)
     parts += [f"<h2>Training</h2>{curves}" if curves else ""]

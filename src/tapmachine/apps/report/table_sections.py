@@ -7,7 +7,7 @@ import torch
 from tapmachine.apps.report.columns import Array, ColumnSummary
 from tapmachine.apps.report.figures import Figure
 from tapmachine.apps.report.sections import explain, grid
-from tapmachine.apps.report.table_findings import TableFindings
+from tapmachine.apps.report.table_results import TableFindings
 from tapmachine.display.charts import bars, histogram, matrix, scatter
 from tapmachine.display.figures import COLORS, svg
 from tapmachine.display.html import escape, number, table, unfold

@@ -17,7 +17,7 @@ from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.analysis.receptive import rank_all_fields
 from tapmachine.apps.report.columns import Column, columns_of
 from tapmachine.apps.report.labels import Labels, labels_of
-from tapmachine.apps.report.table_findings import TableFindings, table_findings
+from tapmachine.apps.report.table_results import TableFindings, table_findings
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood import LikelihoodComparison, LogLikelihood, compare_likelihoods
 from tapmachine.likelihood.compare import LikelihoodRow
