@@ -14,7 +14,8 @@ from tapmachine.posterior.measurements.base import Measurements, Response
 from tapmachine.units.numerics.intervals import RULES, window_integral
 
 LOG_2PI = log(2 * pi)
-N_NODES, REACH, N_PASSES = 65, 6.0, 3  # grid for counts: nodes, range in standard deviations, refinements
+N_NODES, REACH, N_PASSES = 65, 8.0, 3  # grid for counts: nodes, range in standard deviations, refinements
+SMALLEST_RATE = 1e-150
 
 
 @final
@@ -63,10 +64,7 @@ class _InIntervals(Measurements):
         total = variance + noise_variance.double()  # variance of z plus noise
         lower, upper = self.limits(y)
         log_evidence, mean_in, variance_in = interval_moments(mean, total, lower, upper)
-        gain = variance / total
-        return Response(
-            log_evidence, Moments(mean + gain * (mean_in - mean), variance * (1 - gain * (1 - variance_in / total)))
-        )
+        return Response(log_evidence, _without_noise(prior, total, mean_in, variance_in))
 
 
 @final
@@ -214,27 +212,9 @@ class CountMeasurements(Measurements):
 
     def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
         mean, variance = (z.double() for z in prior)
-        deviation, y = variance.sqrt(), y.double()
-        center, reach = mean, REACH * deviation
-        nodes = torch.linspace(-1.0, 1.0, N_NODES, dtype=torch.float64, device=y.device)
-        for _ in range(N_PASSES):  # place the grid around the previous mode
-            z = center.unsqueeze(-1) + reach.unsqueeze(-1) * nodes
-            rate = z.clamp(min=0.0)
-            exponent = torch.xlogy(y.unsqueeze(-1), rate) - rate
-            exponent = exponent - 0.5 * ((z - mean.unsqueeze(-1)) / deviation.unsqueeze(-1)) ** 2
-            exponent = exponent.masked_fill(z < 0, -torch.inf)
-            empty = torch.isinf(exponent).all(
-                -1
-            )  # all nodes are negative, so the upper end of the grid is the best estimate
-            exponent = torch.where(empty.unsqueeze(-1), z, exponent)
-            weights = exponent.softmax(-1)
-            average = (weights * z).sum(-1)
-            spread = (weights * (z - average.unsqueeze(-1)) ** 2).sum(-1)
-            spacing = 2 * reach / (N_NODES - 1)
-            log_mass = exponent.logsumexp(-1) + spacing.log()
-            center, reach = average, torch.minimum(reach, REACH * spread.sqrt() + spacing)
-        constant = torch.lgamma(y + 1) + 0.5 * (variance.log() + LOG_2PI)
-        return Response(log_mass - constant, Moments(average.clamp(min=0.0), spread))
+        total = variance + noise_variance.double()  # variance of z plus noise, which early estimates add
+        log_evidence, mean_of_rate, variance_of_rate = poisson_moments(y.double(), mean, total)
+        return Response(log_evidence, _without_noise(prior, total, mean_of_rate, variance_of_rate))
 
     def expected(self, z: Tensor) -> Tensor:
         return z
@@ -260,3 +240,35 @@ def interval_moments(
     log_mass = integral.log_mass - 0.5 * integral.anchor**2 - 0.5 * LOG_2PI
     inside, within = integral.cumulants
     return log_mass, mean + deviation * inside, variance * within
+
+
+def poisson_moments(y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # float64
+    """Compute the log-probability of Poisson counts with a normal rate, and the mean and variance of the rate given y.
+
+    Negative rates are excluded. Integrals are sums on a grid around the mode, which is moved to the mean.
+    """
+    # The density z^y exp(−z) N(z; mean, variance) is log-concave, with its mode at a root of a quadratic equation.
+    shifted = 0.5 * (mean - variance)
+    root = torch.hypot(shifted, (y * variance).sqrt())
+    mode = torch.where(shifted > 0, shifted + root, y * variance / (root - shifted).clamp(min=SMALLEST_RATE))
+    center, reach = mode, REACH / (1 / variance + y / mode.clamp(min=SMALLEST_RATE) ** 2).sqrt()
+    nodes = torch.linspace(-1.0, 1.0, N_NODES, dtype=torch.float64, device=y.device)
+    for _ in range(N_PASSES):
+        low = (center - reach).clamp(min=0.0)
+        half = 0.5 * (center + reach - low)
+        z = (low + half).unsqueeze(-1) + half.unsqueeze(-1) * nodes
+        exponent = torch.xlogy(y.unsqueeze(-1), z) - z - 0.5 * (z - mean.unsqueeze(-1)) ** 2 / variance.unsqueeze(-1)
+        weights = exponent.softmax(-1)
+        average = (weights * z).sum(-1)
+        spread = (weights * (z - average.unsqueeze(-1)) ** 2).sum(-1)
+        spacing = 2 * half / (N_NODES - 1)
+        log_mass = exponent.logsumexp(-1) + spacing.log()
+        center, reach = average, REACH * spread.sqrt() + spacing
+    return log_mass - torch.lgamma(y + 1) - 0.5 * (variance.log() + LOG_2PI), average, spread
+
+
+def _without_noise(prior: Moments, total: Tensor, mean_of_sum: Tensor, variance_of_sum: Tensor) -> Moments:
+    """Compute the mean and variance of z from those of z plus normal noise, whose prior variance is `total`."""
+    mean, variance = (z.double() for z in prior)
+    gain = variance / total
+    return Moments(mean + gain * (mean_of_sum - mean), variance * (1 - gain * (1 - variance_of_sum / total)))

@@ -21,7 +21,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.posterior.measurements.base import Measurements
 from tapmachine.posterior.measurements.engine import Engine, adapted
-from tapmachine.posterior.measurements.kinds import LOG_2PI, LinearMeasurements
+from tapmachine.posterior.measurements.kinds import LOG_2PI, CountMeasurements, LinearMeasurements
 from tapmachine.posterior.measurements.linear_relation import (
     ByConjugateGradients,
     ByFactorization,
@@ -116,10 +116,10 @@ class VAMP(Engine[VAMPState]):
     def _of_outputs(self, received: Message, estimate: Tensor | None, rows: Tensor) -> Message:
         """Compute the message from the measurements about z = Fx, given an estimate of z."""
         y, noise = self.y[rows], self.noise_variance[rows]
+        if estimate is not None and isinstance(self.channel, LinearMeasurements | CountMeasurements):
+            unexplained = (y - self.bias - estimate).square().mean(1, keepdim=True)
+            noise = torch.maximum(noise, UNEXPLAINED * unexplained)
         if isinstance(self.channel, LinearMeasurements):  # a normal message, independent of the received one
-            if estimate is not None:
-                unexplained = (y - self.bias - estimate).square().mean(1, keepdim=True)
-                noise = torch.maximum(noise, UNEXPLAINED * unexplained)
             precision = (1 / noise).expand_as(y) if self.per_component else 1 / noise
             return Message(precision * (y - self.bias), precision)
         z = self.channel.respond(y, self._received(received), noise).moments
