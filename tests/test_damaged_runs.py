@@ -287,25 +287,16 @@ def damage(runs, folder, chance):
         shutil.copy(runs.other / chance.choice([name, *runs.names]), path)
 
 
-def damaged(runs, tmp_path, count, seed):
-    """So many damaged folders: how many trainings and machines were refused; all others are as they were."""
-    chance, trainings, machines = random.Random(seed), 0, 0
+@pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.slow)])
+def test_damaged_folders(runs, tmp_path, count):
+    """Some trainings and machines are refused; all others are as they were."""
+    chance, trainings, machines = random.Random(count), 0, 0
     for number in range(count):
         folder = runs.copy(tmp_path / str(number))
         damage(runs, folder, chance)
         machines += runs.check_machines(folder)
         trainings += runs.check_training(folder)
         shutil.rmtree(folder)
-    return trainings, machines
-
-
-def test_damaged_folders(runs, tmp_path):
-    trainings, machines = damaged(runs, tmp_path, 30, 0)
-    assert 0 < trainings < 30  # both happen
+    print(f"of {count} damaged folders {trainings} were not trained in, {machines} machines refused; the rest the same")
+    assert 0 < trainings < count  # both happen
     assert machines > 0
-
-
-@pytest.mark.slow
-def test_1000_damaged_folders(runs, tmp_path):
-    trainings, machines = damaged(runs, tmp_path, 1000, 1)
-    print(f"of 1,000 damaged folders {trainings} were not trained in, {machines} machines refused; the rest the same")

@@ -384,34 +384,8 @@ def test_a_training_that_diverges_for_ever_ends_with_4(data, objective, tmp_path
 # ----- the same again
 
 
-@pytest.mark.long
-def test_threads_and_batches_do_not_matter(data):
-    x = torch.tensor(bars()).double()
-
-    def trained(threads):
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            machine = rbm(Binary(16), Binary(5)).double()
-            trainer = Trainer(machine, x, epochs=3, batch_size=20, seed=0, monitor=Monitor(0))
-            for _ in range(3):
-                trainer.epoch()
-            return machine
-        finally:
-            torch.set_num_threads(before)
-
-    one, again, two = trained(1), trained(1), trained(2)
-    for name, value in one.state_dict().items():
-        assert torch.equal(value, again.state_dict()[name])
-        torch.testing.assert_close(value, two.state_dict()[name], rtol=0, atol=1e-8)
-    whole = solve(one, x[:60], tol=1e-24)
-    parts = solve(one, x[:60], tol=1e-24, batch_size=7)
-    torch.testing.assert_close(whole.free_energy, parts.free_energy, rtol=0, atol=1e-12)
-
-
-def trained_weights(seed, threads):
-    """Of a small machine of one of the unit types, in float64."""
-    visible = list(VALUES)[seed % len(VALUES)]
+def trained(visible, seed, threads):
+    """A small machine of one of the unit types, in float64."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -421,39 +395,25 @@ def trained_weights(seed, threads):
         trainer = make_trainer(chosen, new, x, None, Monitor(n_starts=0))
         for _ in range(chosen.epochs):
             trainer.epoch()
-        return new.machine.state_dict()
+        return new.machine
     finally:
         torch.set_num_threads(before)
 
 
-@pytest.mark.slow
-def test_20_trainings_of_one_seed(tmp_path):
-    first = trained_weights(0, 1)
-    for _ in range(19):
-        again = trained_weights(0, 1)
-        assert all(torch.equal(value, again[name]) for name, value in first.items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_one_thread_or_two(seed):
-    one, two = trained_weights(seed, 1), trained_weights(seed, 2)
-    for name, value in one.items():
-        torch.testing.assert_close(value, two[name], rtol=0, atol=1e-8)
-
-
-@pytest.mark.slow
-def test_20_batch_sizes():
-    machine = rbm(
-        Binary(16), Binary(5), weights=torch.randn(16, 5, generator=torch.Generator().manual_seed(0))
-    ).double()
-    x = torch.tensor(bars(40)).double()
-    whole = solve(machine, x, tol=1e-24)
-    for size in range(1, 21):
-        parts = solve(machine, x, tol=1e-24, batch_size=size)
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
+def test_threads_and_batches_do_not_matter(seed):
+    visible = list(VALUES)[seed % len(VALUES)]
+    one, again, two = (trained(visible, seed, threads) for threads in (1, 1, 2))
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+        torch.testing.assert_close(value, two.state_dict()[name], rtol=0, atol=1e-8)
+    if visible == "binary":
+        x = torch.tensor(bars(60)).double()
+        whole, parts = solve(one, x, tol=1e-24), solve(one, x, tol=1e-24, batch_size=7 + seed)
         torch.testing.assert_close(whole.free_energy, parts.free_energy, rtol=0, atol=1e-12)
         for own, other in zip(whole.moments, parts.moments, strict=True):
-            torch.testing.assert_close(own.mean, other.mean, rtol=0, atol=1e-12)
+            torch.testing.assert_close(own.mean, other.mean, rtol=0, atol=1e-10)
 
 
 @pytest.mark.gpu
@@ -601,19 +561,12 @@ def test_hostile_machines_are_refused_in_little_memory(name, tmp_path, monkeypat
     assert [file.name for file in tmp_path.iterdir()] == ["machine.safetensors"]
 
 
-def test_a_damaged_machine_is_never_loaded(tmp_path):
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_a_damaged_machine_is_never_loaded(tmp_path, count):
     """Bits flipped, parts cut off, bytes put in: an error, or the very same machine."""
-    whole = tmp_path / "machine.safetensors"
-    machine = rbm(Binary(4), Binary(3))
-    save(machine, whole)
-    content, chance = whole.read_bytes(), random.Random(0)
-    refused = mutate_and_load(content, tmp_path / "other.safetensors", machine, chance, 300)
-    assert refused > 290
-
-
-def mutate_and_load(content, path, machine, chance, count):
-    """How many of so many damaged files were refused; others must hold the same machine."""
-    refused = 0
+    path, machine, chance, refused = tmp_path / "machine.safetensors", rbm(Binary(4), Binary(3)), random.Random(0), 0
+    save(machine, path)
+    content = path.read_bytes()
     for _ in range(count):
         changed = bytearray(content)
         kind, at = chance.randrange(4), chance.randrange(len(changed))
@@ -634,7 +587,7 @@ def mutate_and_load(content, path, machine, chance, count):
             continue
         for name, value in machine.state_dict().items():
             assert torch.equal(value, found.state_dict()[name])
-    return refused
+    assert refused > 0.96 * count
 
 
 # ----- the doctor
@@ -695,15 +648,6 @@ def test_20_signals(data, tmp_path):
         stops += code == 75
         assert contents(folder) == contents(tmp_path / "whole")
     assert stops >= 5
-
-
-@pytest.mark.slow
-def test_10_000_damaged_files(tmp_path):
-    machine = rbm(Binary(4), Binary(3))
-    save(machine, tmp_path / "machine.safetensors")
-    content = (tmp_path / "machine.safetensors").read_bytes()
-    refused = mutate_and_load(content, tmp_path / "other.safetensors", machine, random.Random(2), 10_000)
-    print(f"{refused} of 10,000 refused, the others the same")
 
 
 @pytest.mark.slow

@@ -240,21 +240,11 @@ SAMPLED = [
 every_sampled = pytest.mark.parametrize(("units", "tilt"), SAMPLED, ids=lambda value: str(value).replace("\n", ""))
 
 
+@pytest.mark.parametrize("draws", [DRAWS, pytest.param(5 * DRAWS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", BOTH, ids=str)
 @every_sampled
-def test_draws_have_the_right_moments(units, tilt, dtype):
+def test_draws_have_the_right_moments(units, tilt, dtype, draws):
     """Mean and variance within their standard errors; with fewer draws from a slow custom prior."""
-    check_draws(units, tilt, dtype, DRAWS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", BOTH, ids=str)
-@every_sampled
-def test_a_million_draws_have_the_right_moments(units, tilt, dtype):
-    check_draws(units, tilt, dtype, 5 * DRAWS)
-
-
-def check_draws(units, tilt, dtype, draws):
     if isinstance(units, Custom) and dtype == torch.float32:
         pytest.skip("a custom prior computes in float64 either way")
     draws = draws // 10 if isinstance(units, Custom) else draws
@@ -698,12 +688,7 @@ def test_gauss_bernoulli_with_a_narrow_slab_in_float32():
         assert mean == pytest.approx(exact.moments(Tilt(b, 0.0)).mean.item(), abs=1e-5)
 
 
-def test_the_default_moments_under_no_grad_and_inference_mode():
-    units = Binary(3)
-    with torch.no_grad():
-        Units.moments(units, Tilt(torch.zeros(3, requires_grad=True), 0.0))
-    with torch.inference_mode():
-        Units.moments(units, Tilt(torch.zeros(3), torch.zeros(3)))
+def test_the_default_moments_of_several_states():
     with pytest.raises(NotImplementedError, match="Categorical"):
         Units.moments(Categorical(2, 3), Tilt(0.0, 0.0))
 
