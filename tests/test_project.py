@@ -50,6 +50,7 @@ SHORT_MODULES = {  # and why they stand alone
     "landscape": "public name",
     "measurements": "public name",
     "apps.cli.interchange": "a command",
+    "apps.cli.predict": "a command",
     "apps.cli.report": "a command",
     "apps.report.explanations": "",
     "data.table_files": "",

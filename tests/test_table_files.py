@@ -63,7 +63,7 @@ def posterior_of(run, frame):
     from tapmachine.runs.session import Session
     from tapmachine.tables.frames import to_columns
 
-    schema = Session(run).schema
+    schema = Session(run).codec.schema
     rows = torch.from_numpy(schema.encode(to_columns(frame)))
     return schema, mixture_of(load(run)).condition(rows)
 

@@ -36,7 +36,7 @@ class Session:
         settings: Settings of the run. Those of a machine file determine how data are prepared for the machine.
         description: Description of the data that is stored with the machine.
         epoch: Epoch of the last checkpoint, or of the machine file.
-        schema: Schema of the training data, or None if they are not a table with text.
+        codec: Conversion of rows of data to states of the visible units, and back.
 
     Raises:
         RunError: If the path is not a run directory, or if no checkpoint has been saved yet.
@@ -54,19 +54,14 @@ class Session:
         self.machine, self.description = read_machine(self.run or self.path, None, device)
         self.epoch = int(self.description.get("epoch", 0)) if self.run is None else last
         self.settings = settings or _settings_of_file(self.path, self.machine)
-        schema = self.description.get("schema")
-        self.schema = None if schema is None else Schema.from_dict(schema)
+        columns, schema = self.description.get("columns"), self.description.get("schema")
+        self.codec = codec_of(self.settings, None if schema is None else Schema.from_dict(schema), columns)
 
     @property
     def image_shape(self) -> tuple[int, int] | None:
         """Height and width of the rows, if they are images."""
         shape = self.description.get("image_shape")
         return None if shape is None else (shape[0], shape[1])
-
-    @property
-    def columns(self) -> list[str] | None:
-        """Names of the columns of the training data, if they have names."""
-        return self.description.get("columns")
 
     @property
     def machines(self) -> "KeptMachines":
@@ -93,7 +88,7 @@ class Session:
             except RunError as error:
                 raise RunError(f"{error}; use --data FILE") from None
         settings = replace(self.settings, data=source, validation=None, weights=None)
-        data = read_prepared(settings, self._scale_beyond(), self.schema)
+        data = read_prepared(settings, self._scale_beyond(), self.codec.schema)
         with named(source):
             self._check_columns(data.names)
         return data.in_memory(gaps)
@@ -121,11 +116,11 @@ class Session:
         Returns:
             The data set, and an iterator over parts of its rows as visible states.
         """
-        settings = self.settings if states else replace(self.settings, binarize=None)
+        codec = self.codec if states else replace(self.codec, binarize=None)
         scale_beyond = self._scale_beyond() if values else None
-        data = read_rows(source, self.schema, gaps=True, optional=optional, scale_beyond=scale_beyond)
-        if settings.binarize is not None:
-            note = f"values above {settings.binarize:g} are set to 1 and all others to 0, as in training"
+        data = read_rows(source, self.codec.schema, gaps=True, optional=optional, scale_beyond=scale_beyond)
+        if codec.binarize is not None:
+            note = f"values above {codec.binarize:g} are set to 1 and all others to 0, as in training"
             data = replace(data, notes=(*data.notes, note))
         with named(source):
             self._check_columns(None if data.layout is None else data.layout.column_names())
@@ -134,7 +129,7 @@ class Session:
             rows = data.rows
             for part in (own for _, own in rows.parts()) if isinstance(rows, LazyRows) else (rows,):
                 with named(source):
-                    yield codec_of(settings).rows(part)
+                    yield codec.rows(part)
 
         return data, parts()
 
@@ -145,8 +140,8 @@ class Session:
 
     def _check_columns(self, names: Sequence[str] | None) -> None:
         """Raise a ValueError if column names differ from those of the training data."""
-        known = self.columns
-        if known is None or names is None or self.schema is not None or len(known) != len(names):
+        known = self.codec.names
+        if known is None or names is None or self.codec.schema is not None or len(known) != len(names):
             return  # the number of columns and schemas are checked elsewhere
         for place, (name, there) in enumerate(zip(names, known, strict=True)):
             if name != there:

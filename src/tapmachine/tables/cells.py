@@ -183,10 +183,24 @@ def gap_table(machine: BoltzmannMachine, codec: Codec, x: Tensor, level: float =
     return [numbers, *(replace(own, type="text", values=own.values) for own in texts)]
 
 
-def surprise(machine: BoltzmannMachine, codec: Codec, x: Tensor) -> Array:  # (N, n_components) -> (N, n_columns)
-    """Compute the surprise −ln P(x_ij | other cells of the row) of each cell in nats; NaN for missing cells."""
-    values: Array = exact_posterior(machine, x).cell_surprise().cpu().numpy()
-    return values if codec.schema is None else codec.schema.by_column(values) + codec.schema.log_scales
+def surprise(
+    machine: BoltzmannMachine, codec: Codec, x: Tensor, standardized: bool = False
+) -> Array:  # (N, n_components) -> (N, n_columns)
+    """Compute the surprise −ln P(x_ij | other cells of the row) of each cell in nats; NaN for missing cells.
+
+    If `standardized` is True, numbers are in units of the standard deviation of their column, so that the surprise of
+    different columns can be compared. Otherwise, they are in the units of the data.
+    """
+    posterior = exact_posterior(machine, x)
+    cells = posterior.cell_surprise()
+    if standardized:
+        real = posterior.mixture.real
+        variance = exact_posterior(machine, torch.full_like(x[:1], torch.nan)).moments.variance[0]
+        cells[:, real] -= variance[real].sqrt().log()
+    values: Array = cells.cpu().numpy()
+    if codec.schema is None:
+        return values
+    return codec.schema.by_column(values) + (0.0 if standardized else codec.schema.log_scales)
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Codec of a table: how rows of any form become states of the visible units, and how states become rows again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,15 @@ class Codec:
         if coded and (kinds is not None or not has_float_columns_only(X)):
             schema = Schema.infer(to_columns(X), kinds)
         return cls(frame.names, schema, frame, **others)
+
+    def with_schema(self, n_columns: int) -> "Codec":
+        """Return a codec with a schema, in which columns of plain numbers are real and need no encoding."""
+        if self.schema is not None:
+            return self
+        names = self.names or tuple(map(str, range(n_columns)))
+        if len(names) != n_columns:
+            raise ValueError(f"has {n_columns} columns; expected {len(names)}, as in the training data")
+        return replace(self, schema=Schema(tuple(Column(name, "real", "float", "float64", "") for name in names)))
 
     # ----- rows in
 

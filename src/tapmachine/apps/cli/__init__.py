@@ -13,7 +13,7 @@ COMMANDS = {  # the module of each command, in the order of --help
     "sample": "sample",
     "denoise": "posterior",
     "impute": "posterior",
-    "predict": "tables",
+    "predict": "predict",
     "recover": "recover",
     "score": "score",
     "landscape": "landscape",

@@ -7,11 +7,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from tapmachine import __version__
+
+if TYPE_CHECKING:
+    from tapmachine.runs.session import Session
 
 app = typer.Typer(
     name="tapmachine",
@@ -145,6 +148,14 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = show
         yield
+
+
+def open_session(run: Path, device: str = "cpu") -> "Session":
+    """Open a run directory or machine file, with its machine on a device: cpu, cuda or auto."""
+    from tapmachine.accelerator.devices import pick_device
+    from tapmachine.runs.session import Session
+
+    return Session(run, pick_device(device))
 
 
 def numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple[float, ...] | None:

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapmachine.apps.cli.arrays import SUFFIXES, check_targets, default_target, save_array, save_columns
-from tapmachine.apps.cli.common import Device, Quiet, Run, Seed, app, speaker, warnings_as_lines, with_options
-from tapmachine.apps.cli.tables import beside, exact_posterior, gap_columns, plain_schema
+from tapmachine.apps.cli.common import (
+    Device,
+    Quiet,
+    Run,
+    Seed,
+    app,
+    open_session,
+    speaker,
+    warnings_as_lines,
+    with_options,
+)
+from tapmachine.apps.cli.outputs import SUFFIXES, check_targets, default_target, save_array, save_columns
 from tapmachine.runs.registry import CHANNELS
 from tapmachine.units.registry import word_for
 
@@ -72,9 +81,9 @@ class Results:
         if self.picture is not None and session.image_shape is None:
             raise ValueError(f"{session.path}: the data are not images; --picture is available for image data only")
 
-    def states(self, posterior: "Posterior") -> "Tensor":
+    def values(self, posterior: "Posterior") -> "Tensor":
         """Return the means or, for categories and with --rounded, the most probable states."""
-        return posterior.states if self.rounded or posterior.mean.dim() > 2 else posterior.mean
+        return posterior.states if self.rounded else posterior.values
 
     def draw(self, rows: "Mapping[str, Tensor]", shape: tuple[int, int] | None, height: float = 2.2) -> None:
         """Draw the first rows, if a picture was requested. Called last, so that results do not need Matplotlib."""
@@ -86,11 +95,6 @@ class Results:
         figure = new_figure(9, height)
         image_strips(figure.subplots(), {name: z[:SHOWN].cpu() for name, z in rows.items()}, shape)
         figure.savefig(self.picture, dpi=100)
-
-
-def variances(posterior: "Posterior") -> "Tensor":  # (K, n)
-    """Return the variance of each unit, summed over the categories of categorical units."""
-    return (posterior.variance.sum(-1) if posterior.variance.dim() > 2 else posterior.variance).clamp(min=0)
 
 
 def not_converged(posterior: "Posterior") -> int:
@@ -146,14 +150,11 @@ def denoise(
 
     The output contains posterior means.
     """
-    from tapmachine.accelerator.devices import pick_device
-    from tapmachine.runs.session import Session
-
     if channel is not None and channel not in CHANNELS:
         raise ValueError(f"--channel is {channel!r}; expected one of {', '.join(CHANNELS)}")
     results = Results(out or default_target("denoised", noisy), std, picture, rounded)
     results.check()
-    session = Session(run, pick_device(device))
+    session = open_session(run, device)
     results.check_picture(session)
     units = session.machine.layers[0]
     name, noise = _channel(channel, parameters, units)
@@ -161,13 +162,13 @@ def denoise(
     if name == "gaussian" and parameters["sigma"] is None and noise.unknown(y, units) is None:
         raise ValueError(f"{noisy}: all values are equal, so the noise level cannot be estimated; set --sigma")
     posterior = _posterior(session, y, noise, examples, noisy, quiet)
-    save_array(results.out, results.states(posterior), data.layout, None, data.schema)
-    _save_deviations(std, posterior, data)
+    save_array(results.out, results.values(posterior), data.layout, None, data.schema)
+    _save_deviations(std, posterior, session, data)
     if not quiet:
         why = "" if channel else f", the default for {_kind(units)} visible units"
         what = f"denoised with channel {name}{_in_words(name, posterior.channel, parameters)}{why}"
-        print(_summary(results.out, posterior, what, variances(posterior)))
-    results.draw({"given": y, "restored": results.states(posterior).to(y.dtype)}, session.image_shape)
+        print(_summary(results.out, posterior, what, posterior.deviation))
+    results.draw({"given": y, "restored": results.values(posterior).to(y.dtype)}, session.image_shape)
 
 
 @app.command(epilog="Example:  tapmachine impute runs/d gaps.csv --out filled.csv --std uncertainty.csv")
@@ -200,26 +201,24 @@ def impute(
     """
     import numpy as np
 
-    from tapmachine.accelerator.devices import pick_device
     from tapmachine.posterior.channels import Missing
-    from tapmachine.runs.session import Session
 
     results = Results(out or default_target("imputed", data), std, picture, rounded)
     results.check()
-    session = Session(run, pick_device(device))
+    session = open_session(run, device)
     results.check_picture(session)
     rows, y = _read(session, data, Missing(), quiet)
     posterior = _posterior(session, y, Missing(), examples, data, quiet)
     stays = session.settings.binarize is None  # observed values are written unchanged
     known = np.asarray(rows.rows) if stays and rows.schema is None else None
     columns = rows.columns if stays else ()
-    save_array(results.out, results.states(posterior), rows.layout, known, rows.schema, columns)
-    _save_deviations(std, posterior, rows)
+    save_array(results.out, results.values(posterior), rows.layout, known, rows.schema, columns)
+    _save_deviations(std, posterior, session, rows)
     if not quiet:
         n_gaps = int(y.isnan().sum()) if rows.schema is None else rows.schema.n_gaps(y.cpu().numpy())
         what = f"with {n_gaps} missing values filled in"
-        print(_summary(results.out, posterior, what, variances(posterior)[y.isnan()]))
-    results.draw({"given": y, "restored": results.states(posterior).to(y.dtype)}, session.image_shape)
+        print(_summary(results.out, posterior, what, posterior.deviation[y.isnan()]))
+    results.draw({"given": y, "restored": results.values(posterior).to(y.dtype)}, session.image_shape)
     if interval is not None or draws:
         _write_gaps(session, rows, y, results.out, (interval, draws, seed), quiet)
 
@@ -231,20 +230,25 @@ def _write_gaps(
     import torch
 
     from tapmachine.runs.data import named
+    from tapmachine.tables.cells import exact_posterior, gap_table
 
     (interval, draws, seed), say = how, speaker(quiet)
     with named(data.name):
         posterior = exact_posterior(session.machine, y)
         if interval is not None:
-            schema = data.schema or plain_schema(session.columns, data.rows.shape[1])
-            path = beside(out, "gaps").with_suffix(".csv" if out.suffix == ".npy" else out.suffix)
-            save_columns(path, gap_columns(posterior, schema, interval))
+            path = _beside(out, "gaps").with_suffix(".csv" if out.suffix == ".npy" else out.suffix)
+            save_columns(path, gap_table(session.machine, session.codec.with_schema(y.shape[1]), y, interval))
             say(f"{path}: one line per missing cell")
         generator = torch.Generator(y.device).manual_seed(seed)
         for number, rows in enumerate(posterior.draws(draws, generator) if draws else (), 1):
-            save_array(beside(out, str(number)), rows, data.layout, None, data.schema, data.columns)
+            save_array(_beside(out, str(number)), rows, data.layout, None, data.schema, data.columns)
         if draws:
-            say(f"{beside(out, '1')} to {beside(out, str(draws)).name}: multiple imputations")
+            say(f"{_beside(out, '1')} to {_beside(out, str(draws)).name}: multiple imputations")
+
+
+def _beside(path: Path, word: str) -> Path:
+    """Append a word to the stem of a file name, as in filled-1.csv for filled.csv."""
+    return path.with_name(f"{path.stem}-{word}{path.suffix}")
 
 
 def _read(session: "Session", source: str, channel: "Channel", quiet: bool) -> "tuple[EncodedData, Tensor]":
@@ -271,21 +275,17 @@ def _posterior(
         return denoise(session.machine, y, channel, data=train)
 
 
-def _save_deviations(path: Path | None, posterior: "Posterior", data: "EncodedData") -> None:
+def _save_deviations(path: Path | None, posterior: "Posterior", session: "Session", data: "EncodedData") -> None:
     """Write the standard deviations, in the units of the data."""
-    import torch
-
     if path is not None:
-        variance = variances(posterior)
-        known = None if data.schema is None else data.schema.spread(variance.cpu().numpy())
-        save_array(path, variance.sqrt() if known is None else torch.from_numpy(known), data.layout)
+        save_array(path, session.codec.deviations(posterior.deviation.cpu().numpy()), data.layout)
 
 
-def _summary(out: Path, posterior: "Posterior", what: str, variance: "Tensor") -> str:
+def _summary(out: Path, posterior: "Posterior", what: str, deviation: "Tensor") -> str:
     failed = not_converged(posterior)
     said = f", {failed} not converged" if failed else ""
-    deviation = f"; typical standard deviation {float(variance.mean().sqrt()):.3g}" if variance.numel() else ""
-    return f"{out}: {len(posterior)} rows {what}{said}{deviation}"
+    typical = f"; typical standard deviation {float(deviation.square().mean().sqrt()):.3g}" if deviation.numel() else ""
+    return f"{out}: {len(posterior)} rows {what}{said}{typical}"
 
 
 def _channel(name: str | None, parameters: Mapping[str, float | None], units: "Units") -> tuple[str, "Channel"]:

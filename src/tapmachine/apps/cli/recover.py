@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapmachine.apps.cli.arrays import default_target, save_array
-from tapmachine.apps.cli.common import Device, Quiet, Run, app, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import Device, Quiet, Run, app, open_session, speaker, warnings_as_lines
+from tapmachine.apps.cli.outputs import default_target, save_array
 from tapmachine.apps.cli.posterior import (
     Deviations,
     Examples,
@@ -17,7 +17,6 @@ from tapmachine.apps.cli.posterior import (
     Rounded,
     not_converged,
     training_rows,
-    variances,
 )
 from tapmachine.runs.registry import MEASUREMENTS
 
@@ -104,17 +103,15 @@ def recover(
     """
     import numpy as np
 
-    from tapmachine.accelerator.devices import pick_device
     from tapmachine.machine.checks import in_double
     from tapmachine.posterior.measurements import recover as recover_signals
     from tapmachine.posterior.measurements.recovery import fitting_engine
     from tapmachine.runs.data import named
-    from tapmachine.runs.session import Session
 
     _check_words(kind, noise, edges, engine)
     results = Results(out or default_target("recovered", y), std, picture, rounded)
     results.check()
-    session = Session(run, pick_device(device))
+    session = open_session(run, device)
     results.check_picture(session)
     machine, measured = session.machine, _read(y)
     channel, notes = _measurements(kind, matrix, noise, bias, edges, machine)
@@ -132,13 +129,14 @@ def recover(
     with warnings_as_lines(quiet), named(y):
         double = in_double(machine)  # float32 free energies are not precise enough to compare solutions
         posterior = recover_signals(double, np.asarray(measured.rows), channel, data=train, engine=engine)  # type: ignore[arg-type]
-    states = results.states(posterior)
-    save_array(results.out, states if posterior.mean.dim() > 2 else states.to(machine.dtype))
+    values = results.values(posterior)
+    values = values.to(machine.dtype) if values.is_floating_point() else values
+    save_array(results.out, values)
     if std is not None:
-        save_array(std, variances(posterior).sqrt().to(machine.dtype))
+        save_array(std, posterior.deviation.to(machine.dtype))
     if not quiet:
         print(_summary(results.out, posterior, kind, noise is None, used))
-    results.draw({"recovered": states.to(machine.dtype)}, session.image_shape, 1.2)
+    results.draw({"recovered": values.to(machine.dtype)}, session.image_shape, 1.2)
 
 
 def _check_words(kind: str, noise: float | None, edges: str | None, engine: str | None) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Data, Device, Quiet, app, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import Data, Device, Quiet, app, open_session, speaker, warnings_as_lines
 
 
 @app.command(epilog="Example:  tapmachine report runs/d;  two side by side:  tapmachine report runs/a runs/b")
@@ -43,13 +43,11 @@ def report(
     The page shows a map of the TAP solutions, samples, receptive fields or
     columns, and log-likelihoods.
     """
-    from tapmachine.accelerator.devices import pick_device
     from tapmachine.apps.report import Options, write_report
-    from tapmachine.runs.session import Session
 
     if out is not None and (out.suffix != ".html" or out.is_dir()):
         raise ValueError(f"{out}: expected an .html output file, such as report.html")
-    sessions = [Session(run, pick_device(device)) for run in runs]
+    sessions = [open_session(run, device) for run in runs]
     words = [*map(str, runs), *(["--labels", labels] if labels else []), *(["--data", data] if data else [])]
     options = Options(starts, data, labels, title, f"tapmachine report {shlex.join(words)}")
     with warnings_as_lines(quiet):

@@ -16,6 +16,7 @@ from tapmachine.apps.cli.common import (
     Run,
     Seed,
     app,
+    open_session,
     speaker,
     summary,
     warnings_as_lines,
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
 @app.command(epilog="Example:  tapmachine info runs/d")
 def info(run: Run, as_json: AsJson = False) -> None:
     """Show the data, the machine and the training progress of a run directory or machine file."""
-    from tapmachine.runs.session import Session
-
     with warnings_as_lines(quiet=False):
-        session = Session(run)
+        session = open_session(run)
         records = session.records()
     settings, machine = session.settings.as_json(), session.machine.summary()
     if as_json:
@@ -49,8 +48,8 @@ def info(run: Run, as_json: AsJson = False) -> None:
     print(f"data: {settings['data']}")
     last = summary(records[-1]) if records else "none yet"  # the epoch is that of the last checkpoint
     print(f"epochs: {session.epoch} of {session.settings.all_epochs}; {last}")
-    if session.schema is not None:
-        print("columns:", *session.schema.describe().splitlines(), sep="\n  ")
+    if session.codec.schema is not None:
+        print("columns:", *session.codec.schema.describe().splitlines(), sep="\n  ")
     changed = {name: value for name, value in settings.items() if value is not None and name != "data"}
     print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
 
@@ -120,7 +119,7 @@ def evaluate(
                 shown = [row if data is None else _of_file(row, data) for row in table.as_dicts()]
                 print(json.dumps([_without_nan(row) for row in shown]) if as_json else table.table(names))
             return
-        rows = _scores(machine, complete, missing, exact, seed, say, session.schema)
+        rows = _scores(machine, complete, missing, exact, seed, say, session.codec.schema)
     if not leads():
         return
     if as_json:

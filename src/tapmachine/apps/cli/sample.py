@@ -1,21 +1,16 @@
 """Command `tapmachine sample`, which draws samples from a machine."""
 
-import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapmachine.apps.cli.arrays import SUFFIXES, save_array
-from tapmachine.apps.cli.common import Device, Quiet, Run, Seed, app, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import Device, Quiet, Run, Seed, app, open_session, speaker, warnings_as_lines
+from tapmachine.apps.cli.outputs import SUFFIXES, save_array
+from tapmachine.data.declarations import pairs_from_text
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
-
-    from tapmachine.machine import BoltzmannMachine
-    from tapmachine.tables.schema import Schema
 
 
 @app.command(epilog="Example:  tapmachine sample runs/d --count 36 --out samples.npy --picture samples.png")
@@ -58,12 +53,13 @@ def sample(
     """
     import torch
 
-    from tapmachine.accelerator.devices import pick_device
     from tapmachine.data.text import TextLayout
     from tapmachine.display.figures import new_figure
     from tapmachine.display.images import image_grid
-    from tapmachine.exact import mixture_of
-    from tapmachine.runs.session import Session
+    from tapmachine.machine.checks import check_rows
+    from tapmachine.machine.sampler import gibbs, sample_solutions
+    from tapmachine.solver import solve
+    from tapmachine.tables.cells import draw
 
     if start_from not in ("data", "solutions"):
         raise ValueError(f"--from is {start_from!r}; expected data or solutions")
@@ -71,23 +67,33 @@ def sample(
         raise ValueError("--given cannot be combined with --from solutions")
     if out.suffix not in SUFFIXES or out.is_dir():
         raise ValueError(f"{out}: expected a .npy, .csv, .tsv or .parquet output file, such as samples.npy")
-    session = Session(run, pick_device(device))
-    machine, shape = session.machine, session.image_shape
+    session = open_session(run, device)
+    machine, codec, shape = session.machine, session.codec, session.image_shape
     if picture is not None and shape is None:
         raise ValueError(f"{run}: the data are not images; --picture is available for image data only")
-    columns, schema = session.columns, session.schema
-    if mixture_of(machine) is not None and start_from == "data":
-        starts = torch.full((count, math.prod(machine.layers[0].state_shape)), torch.nan)
-    else:
+    names = codec.names
+
+    def starts(count: int) -> "Tensor":
+        nonlocal names
         with warnings_as_lines(quiet=False):
             data = session.data(source)
-        rows = torch.randint(len(data.train), (count,), generator=torch.Generator().manual_seed(seed))
-        starts, columns = data.train[rows], columns or (None if data.names is None else list(data.names))
+        names = names or data.names
+        return data.train[torch.randint(len(data.train), (count,), generator=torch.Generator().manual_seed(seed))]
+
     generator = torch.Generator(machine.device).manual_seed(seed)
-    names = columns or [str(column) for column in range(starts.shape[1])]
-    drawn = _draw(machine, starts, _given(given, names, schema), n_sweeps, start_from, generator, quiet).cpu()
-    drawn = machine.layers[0].to_data(drawn)
-    save_array(out, drawn, TextLayout(names=None if columns is None else tuple(columns)), schema=schema)
+    if start_from == "solutions":
+        found = solve(machine, check_rows(machine, starts(count)))
+        speaker(quiet)(f"starting points of the chains: {found}")
+        drawn = gibbs(machine, sample_solutions(machine, found, generator)[0], n_sweeps, generator)[0]
+    else:
+        row = (
+            None
+            if given is None
+            else codec.given(_pairs(given, codec.names is not None), machine.layers[0].n).to(machine.device)
+        )
+        drawn = draw(machine, count, starts, n_sweeps, generator, row)
+    drawn = machine.layers[0].to_data(drawn).cpu()
+    save_array(out, drawn, TextLayout(names=names), schema=codec.schema)
     if not quiet:
         print(f"{out}: {count} samples")
     if picture is not None and shape is not None:  # last, so that samples do not depend on Matplotlib
@@ -96,38 +102,10 @@ def sample(
         figure.savefig(picture, dpi=100)
 
 
-def _draw(
-    machine: "BoltzmannMachine",
-    starts: "Tensor",
-    given: "Tensor | None",
-    n_sweeps: int,
-    start_from: str,
-    generator: "torch.Generator",
-    quiet: bool,
-) -> "Tensor":
-    """Draw one sample per starting point. Samples are exact for tables and drawn by Gibbs chains otherwise."""
-    from tapmachine.machine.checks import check_rows
-    from tapmachine.machine.sampler import gibbs, sample_solutions
-    from tapmachine.solver import solve
-    from tapmachine.tables.cells import draw
-
-    if start_from == "data":
-        fixed = None if given is None else given.to(machine.device)
-        return draw(machine, len(starts), lambda count: starts[:count], n_sweeps, generator, fixed)
-    found = solve(machine, check_rows(machine, starts))
-    speaker(quiet)(f"starting points of the chains: {found}")
-    return gibbs(machine, sample_solutions(machine, found, generator)[0], n_sweeps, generator)[0]
-
-
-def _given(text: str | None, names: Sequence[str], schema: "Schema | None") -> "Tensor | None":  # (n,)
-    """Parse NAME=VALUE pairs into a row, with NaN for all other columns."""
-    from tapmachine.data.declarations import pairs_from_text
-    from tapmachine.tables.codec import Codec
-
-    if text is None:
-        return None
-    pairs = dict(pairs_from_text(text))
+def _pairs(given: str, has_names: bool) -> dict[Any, str]:
+    """Parse NAME=VALUE pairs. In data without column names, names are column numbers."""
+    pairs = dict(pairs_from_text(given))
     for name, value in pairs.items():
         if not value:
             raise ValueError(f"--given has {name!r} without a value; expected NAME=VALUE pairs separated by commas")
-    return Codec(tuple(names) if schema is None else schema.names, schema).given(pairs)
+    return {name if has_names or not name.isdecimal() else int(name): value for name, value in pairs.items()}

@@ -1,6 +1,7 @@
 """Output files of commands: .npy files, or tables in the format of the input."""
 
 import io
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from tapmachine.data.text import TextLayout
     from tapmachine.tables.schema import Schema
 
-SUFFIXES = (".npy", ".csv", ".tsv", ".parquet")
+TABLES = (".csv", ".tsv", ".parquet")
+SUFFIXES = (".npy", *TABLES)
 
 
 def default_target(stem: str, source: str) -> Path:
@@ -46,7 +48,7 @@ def check_targets(*targets: tuple[Path | None, tuple[str, ...]]) -> None:
 
 def save_array(
     path: Path,
-    values: "Tensor",
+    values: "Tensor | np.ndarray[Any, Any]",
     layout: "TextLayout | None" = None,
     known: "np.ndarray[Any, Any] | None" = None,
     schema: "Schema | None" = None,
@@ -64,71 +66,64 @@ def save_array(
     """
     import numpy as np
 
+    from tapmachine.data.columns import RawColumn
+    from tapmachine.data.text import as_cells
     from tapmachine.machine.files import write_atomically
 
-    array = values.cpu().numpy()
-    if schema is not None and path.suffix != ".npy":
-        columns = schema.decode(array)
+    array = values if isinstance(values, np.ndarray) else values.cpu().numpy()
+    if path.suffix == ".npy":
+        content = io.BytesIO()
+        np.save(content, array)
+        write_atomically(path, content.getvalue())
+    elif schema is not None:
         by_name = {column.name: column for column in observed}
-        save_columns(path, [by_name[c.name].in_place_of(c) if c.name in by_name else c for c in columns], layout)
+        columns = [by_name[c.name].in_place_of(c) if c.name in by_name else c for c in schema.decode(array)]
+        save_columns(path, columns, layout)
     elif path.suffix == ".parquet":
-        from tapmachine.data.columns import RawColumn
-
         array = array if known is None else np.where(np.isnan(known), array, known)
         names = (layout and layout.column_names()) or tuple(str(column) for column in range(array.shape[1]))
         columns = [RawColumn(name, "float", values, "float64") for name, values in zip(names, array.T, strict=True)]
         save_columns(path, columns, layout)
-    elif path.suffix == ".npy":
-        content = io.BytesIO()
-        np.save(content, array)
-        write_atomically(path, content.getvalue())
     else:
-        write_atomically(path, _text(path, array, layout, known).encode())
+        cells = as_cells(array)
+        if known is not None:
+            observed_cells = as_cells(known)
+            for row, column in np.argwhere(~np.isnan(known)):
+                cells[row][column] = observed_cells[row][column]
+        _save_cells(path, cells, layout)
 
 
-def save_columns(path: Path, columns: "Sequence[RawColumn]", layout: "TextLayout | None" = None) -> None:
-    """Write the columns of a table to a .csv, .tsv or .parquet file, with the row names of the layout."""
+def save_columns(path: Path | None, columns: "Sequence[RawColumn]", layout: "TextLayout | None" = None) -> None:
+    """Write the columns of a table to a .csv, .tsv or .parquet file, with the row names of the layout.
+
+    If the path is None, comma-separated values are printed.
+    """
     from dataclasses import replace
 
-    from tapmachine.data.text import TextLayout, columns_as_cells
+    from tapmachine.data.text import TextLayout, columns_as_cells, to_text
     from tapmachine.machine.files import write_atomically
     from tapmachine.tables.frames import to_parquet
 
     layout = layout or TextLayout()
-    if path.suffix == ".parquet":
-        write_atomically(path, to_parquet(columns, layout))
-        return
     of_index = (layout.names or ("",) * layout.n_index)[: layout.n_index]
-    layout = replace(layout, names=(*of_index, *(column.name for column in columns)))
-    write_atomically(path, _in_layout(path, columns_as_cells(columns), layout).encode())
+    named = replace(layout, names=(*of_index, *(column.name for column in columns)))
+    if path is None:
+        sys.stdout.write(to_text(columns_as_cells(columns), replace(named, separator=",")))
+    elif path.suffix == ".parquet":
+        write_atomically(path, to_parquet(columns, layout))
+    else:
+        _save_cells(path, columns_as_cells(columns), named)
 
 
-def _text(
-    path: Path,
-    array: "np.ndarray[Any, Any]",
-    layout: "TextLayout | None",
-    known: "np.ndarray[Any, Any] | None",
-) -> str:
-    import numpy as np
-
-    from tapmachine.data.text import as_cells
-
-    cells = as_cells(array)
-    if known is not None:
-        own = as_cells(known)
-        for row, column in np.argwhere(~np.isnan(known)):
-            cells[row][column] = own[row][column]
-    return _in_layout(path, cells, layout)
-
-
-def _in_layout(path: Path, cells: list[list[str]], layout: "TextLayout | None") -> str:
+def _save_cells(path: Path, cells: list[list[str]], layout: "TextLayout | None") -> None:
     from dataclasses import replace
 
     from tapmachine.data.text import TextLayout, to_text
+    from tapmachine.machine.files import write_atomically
 
     layout = layout or TextLayout()
     if path.suffix == ".tsv":
         layout = replace(layout, separator="\t")
     elif layout.separator == "\t":
         layout = replace(layout, separator=",")
-    return to_text(cells, layout)
+    write_atomically(path, to_text(cells, layout).encode())
