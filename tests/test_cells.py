@@ -89,6 +89,7 @@ def test_one_row_whose_column_is_all_gaps_is_imputed(model):
     assert filled.loc["row 0", "color"] in {"red", "blue", "green"}
 
 
+@pytest.mark.long
 def test_arrays(tmp_path):
     x = table()[["size", "weight"]].to_numpy()
     model = RBM(4, random_state=0).fit(x[:150])

@@ -180,6 +180,7 @@ def test_the_density_of_observed_values_of_a_table():
 # ----- training
 
 
+@pytest.mark.long
 def test_gaps_cost_less_than_half_of_imputation():
     """Held-out log-likelihood lost to 30 % of the values missing, against that lost by column modes in their place."""
     teacher = randomized(rbm(Binary(12), Binary(4)), 2.0, seed=3)

@@ -152,6 +152,7 @@ def trained(x, objective, epochs=20):
     return float(exact_log_likelihood(machine, x))
 
 
+@pytest.mark.long
 def test_merged_solutions_learn_how_large_clusters_are():
     x = clusters(600)
     merged, average = (trained(x, TAPObjective(n_sweeps=4, merged=merged)) for merged in (True, False))

@@ -293,6 +293,7 @@ def test_imputed_means_and_probabilities_against_enumeration():
     assert np.log2(errors[0] / errors[1]) > 2.5
 
 
+@pytest.mark.long
 def test_sampled_posterior_against_enumeration():
     machine = mixed_machine(4, 0.5)
     x = rows_of(machine, 4)

@@ -497,6 +497,7 @@ def test_names_that_mean_harm_in_a_browser(visit, page_with, tmp_path):
     assert cells.nth(NAMES.index("&lt;script&gt;")).text_content() == "&lt;script&gt;"
 
 
+@pytest.mark.long
 def test_the_name_of_data_is_text(page_with):
     """From the disk to the page, by way of the settings."""
     found = Elements(page_with())

@@ -44,6 +44,7 @@ def recovered(*arguments):
     return line, np.load(path) if path.endswith(".npy") else np.loadtxt(path, delimiter=",")
 
 
+@pytest.mark.long
 def test_linear_measurements_with_estimated_noise(run, files):
     line, mean = recovered(run, "y.npy", "--matrix", "F.npy", "--std", "std.npy", "--picture", "x.png")
     assert line.startswith("recovered.npy: 20 signals from 10 linear measurements each (noise 0.0")
@@ -69,6 +70,7 @@ def test_signs(run, files):
     assert (mean.round() == X).mean() > 0.95
 
 
+@pytest.mark.long
 def test_other_kinds_and_a_bias(run, files):
     z = X @ F.T + 1
     np.save("bias.npy", np.ones(10))

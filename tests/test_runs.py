@@ -678,6 +678,7 @@ def test_a_diverging_run_exits_with_4(data, tmp_path):
     assert os.listdir(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_categories_held_out_ranges_and_paths(tmp_path, monkeypatch):
     """Numbers of states; a held-out row beyond the others; a run that is looked at from another folder."""
     monkeypatch.chdir(tmp_path)

@@ -66,6 +66,7 @@ def pages(site):
     return {path: Page(path) for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
 
 
+@pytest.mark.long
 def test_every_link_leads_somewhere(pages):
     assert len(pages) > 40
     for path, page in pages.items():

@@ -135,6 +135,7 @@ sys.exit("the dense matrix fits, too: the limit says nothing")
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_a_sparse_matrix_takes_less_memory_than_a_dense_one():
     """1 MB sparse, 144 MB dense; the limit leaves room for the machine and for 2 million dense values at a time."""
