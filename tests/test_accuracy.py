@@ -145,24 +145,11 @@ def central_difference(case, parameters, B, A, name):
         return slopes
 
 
-SLOWEST = "Custom on an interval"
-
-
+@pytest.mark.parametrize(("n_parts", "part"), [(1, 30_000), pytest.param(4, 250_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", LIMITS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_many_points_stay_in_range(case, dtype):
+def test_many_points_stay_in_range(case, dtype, n_parts, part):
     """No non-finite value, the mean inside the support and 0 ≤ variance ≤ (upper − lower)²/4."""
-    _stay_in_range(case, dtype, n_parts=1, part=50_000 if case.name == SLOWEST else 100_000)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", LIMITS, ids=str)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_million_points_stay_in_range(case, dtype):
-    _stay_in_range(case, dtype)
-
-
-def _stay_in_range(case, dtype, n_parts=4, part=250_000):
     lower, upper = case.support
     for seed in range(n_parts):
         units, field, precision = case.stressed(np.random.default_rng(100 + seed), part, dtype)
