@@ -27,8 +27,6 @@ from tapmachine.posterior import Posterior
 from tapmachine.training import History
 from tapmachine.training.progress import Reporter
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
-
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
@@ -47,44 +45,15 @@ def kernels(tmp_path_factory):
         yield
 
 
-def outputs_of(cells):
-    return [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
-
-
-def run(book, tmp_path):
-    nbclient = pytest.importorskip("nbclient")
-    nbclient.NotebookClient(
-        book, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
-    ).execute()
-    return outputs_of(book.cells)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_notebooks_run(path, kernels, tmp_path):
-    nbformat = pytest.importorskip("nbformat")
-    if "table" in path.stem:
-        pytest.importorskip("pandas")
-    book = nbformat.read(path, as_version=4)
-    assert outputs_of(book.cells) == []  # they are kept without outputs
-    found = run(book, tmp_path)
-    complaints = [output.text for output in found if output.output_type == "stream" and output.name == "stderr"]
-    assert complaints == []
-    assert any("text/html" in output.get("data", {}) for output in found)
-
-
-def test_there_are_three_notebooks():
-    assert [path.stem for path in NOTEBOOKS] == ["first_steps", "landscape", "table_with_gaps"]
-
-
 @pytest.mark.long
 def test_the_bar_in_a_kernel(kernels, tmp_path):
     """One output, updated in place, which ends at the last epoch with what was measured; nothing if not wanted."""
-    nbformat = pytest.importorskip("nbformat")
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     code = "import torch; from tapmachine import Binary, fit, rbm; machine, x = rbm(Binary(4), Binary(2)), torch.eye(4)"
     cells = [code, "_ = fit(machine, x, epochs=3)", "_ = fit(machine, x, epochs=3, progress=False)"]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    run(book, tmp_path)
+    resources = {"metadata": {"path": tmp_path}}
+    nbclient.NotebookClient(book, timeout=300, kernel_name="python3", resources=resources).execute()
     shown = [cell.outputs for cell in book.cells]
     assert [len(outputs) for outputs in shown] == [0, 1, 0]
     text = shown[1][0]["data"]["text/html"]
