@@ -32,7 +32,7 @@ from tapmachine import (
 )
 from tapmachine.data.errors import TrainingWarning
 from tapmachine.exact import mixture_of
-from tapmachine.likelihood.observed import observed_log_weight
+from tapmachine.likelihood.unbiased import Effort, observed_log_weight
 from tapmachine.machine.checks import in_double
 from tapmachine.training import Monitor, Objective, Trainer
 from tapmachine.training.free_energies import clamped_free_energy
@@ -153,7 +153,7 @@ def test_the_weight_of_observed_values(name):
     states, missing = take_gaps(machine, torch.tensor(rows, dtype=torch.float64))
     expected = exact_log_partition(clamp(machine, states, mask=~missing))
     torch.testing.assert_close(observed_log_weight(machine, states, missing), expected)
-    annealed = observed_log_weight(machine, states, missing, bits=-1)
+    annealed = observed_log_weight(machine, states, missing, Effort(-1, (300, 1000, 3000)))
     torch.testing.assert_close(annealed, expected, atol=0.15, rtol=0)
 
 

@@ -326,23 +326,21 @@ def test_same_seed_same_estimate_and_resuming():
     other = ais_log_partition(machine, 20, n_runs=250, seed=4)
     assert not torch.equal(whole.log_weights, other.log_weights)
     part = ais_log_partition(machine, 20, n_runs=130, seed=3)
-    resumed = ais_log_partition(machine, 20, n_runs=250, seed=3, resume=part)
+    resumed = part.resumed(machine, 250)
     assert torch.equal(resumed.log_weights, whole.log_weights)
     assert all(torch.equal(a, b) for a, b in zip(resumed.samples, whole.samples, strict=True))
-    assert ais_log_partition(machine, 20, n_runs=100, seed=3, resume=part) is part
-    assert torch.equal(ais_log_partition(machine, n_runs=250, seed=3, resume=part).betas, part.betas)
-    with pytest.raises(ValueError, match="seed or direction; expected the same"):
-        ais_log_partition(machine, 21, n_runs=250, seed=3, resume=part)
+    assert part.resumed(machine, 100) is part
+    assert torch.equal(resumed.betas, part.betas)
     samples = exact_samples(machine, 70)
     back = [ais_log_partition(machine, 20, n, reverse=True, samples=samples) for n in (120, 200)]
-    again = ais_log_partition(machine, 20, 200, reverse=True, samples=samples, resume=back[0])
+    again = back[0].resumed(machine, 200, samples=samples)
     assert torch.equal(again.log_weights, back[1].log_weights)
     with pytest.raises(ValueError, match="requires samples="):
-        ais_log_partition(machine, 20, 200, reverse=True, resume=back[0])
+        back[0].resumed(machine, 200)
     with torch.no_grad():
         machine.weights[0][0, 0] += 0.1
-    with pytest.raises(ValueError, match="resume belongs to another machine"):
-        ais_log_partition(machine, 20, n_runs=250, seed=3, resume=part)
+    with pytest.raises(ValueError, match="estimate belongs to another machine"):
+        part.resumed(machine, 250)
     with pytest.raises(ValueError, match="estimate belongs to another machine"):
         ais_log_likelihood(machine, data_of(machine, 2), part)
 

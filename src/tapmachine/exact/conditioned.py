@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.checks import check_count
-from tapmachine.exact.mixture import LOG_2PI, Mixture, Observed, any_state, row_groups
+from tapmachine.exact.mixture import LOG_2PI, Mixture, Observed, row_groups
 
 N_BISECTIONS = 60  # number of bisection steps for a quantile
 REACH = 12.0  # search range of quantiles, in standard deviations around the component means
@@ -196,7 +196,7 @@ class Conditioned:
                 surprise[rows] = surprise[rows].scatter(1, columns, of_cells)
         for index, (block, field) in enumerate(zip(mixture.blocks, mixture.fields, strict=True)):
             states = mixture.states_of(index, self.x)
-            filled = torch.where(states.isnan(), any_state(block), states).unsqueeze(1)  # (N, 1, *state_shape)
+            filled = torch.where(states.isnan(), block.any_state(), states).unsqueeze(1)  # (N, 1, *state_shape)
             log_p = block.log_prior(filled, validate=False) - block.log_partition(Tilt(field, 0.0))
             without = self.log_joint.unsqueeze(2) - log_p - block.per_unit(filled * field)  # (N, C, n_units)
             of_units = without.logsumexp(1) - self.log_weight.unsqueeze(1)  # (N, n_units)

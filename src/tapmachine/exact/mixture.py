@@ -176,7 +176,7 @@ class Mixture:
             states = self.states_of(index, x)
             missing = states.isnan()
             seen = block.per_unit(missing.to(x.dtype)) == 0  # (N, n_units)
-            prior = block.log_prior(torch.where(missing, any_state(block), states), validate=False)
+            prior = block.log_prior(torch.where(missing, block.any_state(), states), validate=False)
             total = total + torch.where(missing, 0.0, states).flatten(1) @ field.flatten(1).T
             total = total - seen.to(x.dtype) @ block.log_partition(Tilt(field, 0.0)).T
             total = total + prior.masked_fill(~seen, 0.0).sum(1, keepdim=True)
@@ -236,14 +236,6 @@ class Mixture:
 
     def _nothing(self) -> Tensor:  # (1, n)
         return self.log_weights.new_full((1, self.n), torch.nan)
-
-
-def any_state(block: Units) -> Tensor:
-    """Return a valid state of each unit as a placeholder for missing values."""
-    if block.is_categorical:
-        return torch.ones((), dtype=block.dtype, device=block.device)
-    lower, upper = block.bounds()
-    return torch.where(torch.isfinite(lower), lower, torch.where(torch.isfinite(upper), upper, 0.0))
 
 
 def row_groups(x: Tensor, real: Tensor | None = None) -> list[Rows]:  # (N, n)

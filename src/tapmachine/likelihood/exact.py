@@ -83,6 +83,40 @@ def exact_log_likelihood(machine: BoltzmannMachine, x: Tensor) -> LogLikelihood:
     return LogLikelihood(weights - log_partition, log_partition, torch.zeros_like(log_partition), n_units(machine))
 
 
+def observed_weight_by_enumeration(
+    machine: BoltzmannMachine, x: Tensor, missing: Tensor, bits: float
+) -> Tensor | None:  # (N,), float64
+    """Log-weight ln P(x_obs) + ln Z of the observed values of each row, or None if more than 2^bits states are summed.
+
+    With one hidden layer, the result is ln Σ_h P(h) Π_observed P_i(x_i) exp(x_i f_i) Π_missing Z_i(f_i), where f = Wh
+    is the field on the visible units.
+
+    Args:
+        machine: Unconditioned machine in float64.
+        x: States of the visible layer, shape (N, *state_shape). States of missing units are ignored.
+        missing: Mask of the missing units, shape (N, n).
+        bits: Binary logarithm of the maximum number of states to sum over.
+    """
+    if len(machine.layers) != 2 or _bits(machine, [1]) > bits:
+        if not can_enumerate(machine, bits):
+            return None
+        return exact_log_partition(clamp(machine, x, mask=~missing, validate=False))
+    visible, hidden = machine.layers
+    known = (~missing).to(x.dtype)
+    seen = (x * known.view(*known.shape, *[1] * (x.dim() - 2))).flatten(1)
+    prior = (visible.log_prior(x, validate=False) * known).sum(-1)
+    total = torch.full((len(x),), -torch.inf, dtype=torch.float64, device=x.device)
+    widest = max(*machine.sizes, len(x))
+    for digits in all_digits(hidden.n_states() or [], max(1, CHUNK_VALUES // widest), x.device):
+        states = hidden.decode(digits)
+        field = machine.field_on(0, [None, states])
+        log_prior = hidden.log_prior(states, validate=False).sum(-1)
+        of_missing = missing.to(x.dtype) @ visible.log_partition(Tilt(field, 0.0)).T
+        log_weights = (seen @ field.flatten(1).T + of_missing + log_prior).double()
+        total = torch.logaddexp(total, log_weights.logsumexp(1))
+    return total + prior.double()
+
+
 class ExactMoments(NamedTuple):
     """Exact moments of a machine.
 

@@ -4,18 +4,15 @@ The mean weight of annealed importance sampling is an unbiased estimate of Z for
 overestimate or underestimate ln Z. A TAP log-likelihood is therefore reported together with an unbiased one.
 """
 
-import warnings
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tapmachine.data.errors import LikelihoodWarning
 from tapmachine.data.rows import spaced
-from tapmachine.exact import closed_log_partition
-from tapmachine.likelihood.annealing.estimate import COLLAPSED, AnnealedEstimate, ais_log_partition
-from tapmachine.likelihood.exact import can_enumerate, exact_log_partition
-from tapmachine.likelihood.observed import observed_log_weight
+from tapmachine.exact import closed_log_partition, mixture_of
+from tapmachine.likelihood.annealing.estimate import COLLAPSED, AnnealedEstimate, anneal_until
+from tapmachine.likelihood.exact import can_enumerate, exact_log_partition, observed_weight_by_enumeration
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.likelihood.weight import log_weight
@@ -28,8 +25,6 @@ from tapmachine.solver import TAP
 TOLERANCE = 0.1  # nats: standard error at which annealing stops
 N_RUNS = 100
 N_RUNS_OF_ROW = 20  # number of runs per row of a machine with several hidden layers
-DRIFT = 1.0  # nats by which estimates of a log-likelihood may differ without a warning
-DRIFT_SHARE = 0.02  # limit as a fraction of the log-likelihood, used if it is larger; three standard errors are added
 
 
 class Effort(NamedTuple):
@@ -97,14 +92,15 @@ def unbiased_log_partition(
         data = None if data is None else whitened.rows(data)
         value, error, method = unbiased_log_partition(whitened.machine, data, effort, seed)
         return LogPartition(value + whitened.log_partition_gain, error, method)
-    for n_temperatures in effort.temperatures:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LikelihoodWarning)  # the last standard error is returned to the caller
-            estimate = ais_log_partition(machine, n_temperatures, N_RUNS, data=data, seed=seed)
-        error = _honest_error(estimate)
-        if error < TOLERANCE:
-            break
-    return LogPartition(float(estimate.log_partition), error, "annealed")
+    estimate = anneal_until(
+        lambda estimate: _honest_error(estimate) < TOLERANCE,
+        machine,
+        effort.temperatures,
+        n_runs=N_RUNS,
+        data=data,
+        seed=seed,
+    )
+    return LogPartition(float(estimate.log_partition), _honest_error(estimate), "annealed")
 
 
 def _honest_error(estimate: AnnealedEstimate) -> float:
@@ -139,33 +135,81 @@ def unbiased_log_likelihood(
         weights, gappy = torch.full_like(rows.flatten(1)[:, 0], torch.nan), missing.any(1)
         if not bool(gappy.all()):
             weights[~gappy] = _complete_log_weight(double, rows[~gappy], effort, seed)
-        weights[gappy] = observed_log_weight(
-            double, rows[gappy], missing[gappy], effort.bits, effort.temperatures, seed, effort.n_gappy_rows
-        )
+        if bool(gappy.any()):
+            weights[gappy] = observed_log_weight(double, rows[gappy], missing[gappy], effort, seed)
     log_partition, error = (weights.new_tensor(value) for value in (partition.value, partition.error))
     return LogLikelihood(weights - log_partition, log_partition, error, n_units(machine))
 
 
 def _complete_log_weight(machine: BoltzmannMachine, rows: Tensor, effort: Effort, seed: int) -> Tensor:  # (N,)
-    return log_weight(machine, rows) if len(machine.layers) <= 2 else _deep_log_weight(machine, rows, effort, seed)
-
-
-def _deep_log_weight(machine: BoltzmannMachine, rows: Tensor, effort: Effort, seed: int) -> Tensor:  # (N,)
+    if len(machine.layers) <= 2:
+        return log_weight(machine, rows)
     if effort.n_rows is not None and len(rows) > effort.n_rows:
         by_tap = clamped_log_weight(machine, rows, TAP())
-        unbiased = _deep_log_weight(machine, spaced(rows, effort.n_rows), effort, seed)
+        unbiased = _complete_log_weight(machine, spaced(rows, effort.n_rows), effort, seed)
         return by_tap + (unbiased - spaced(by_tap, effort.n_rows)).nanmean()
     if can_enumerate(machine, effort.bits):
         return exact_log_partition(clamp(machine, rows))
-    hidden = hidden_machine(machine, rows)
-    for n_temperatures in effort.temperatures:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LikelihoodWarning)
-            estimate = ais_log_partition(hidden, n_temperatures, N_RUNS_OF_ROW, seed=seed)
-        # The logarithm of an unbiased average is too low by half its variance.
-        if float(0.5 * estimate.standard_error.square().mean()) < TOLERANCE:
-            break
-    return estimate.log_partition + machine.layers[0].log_prior(rows).sum(-1, dtype=torch.float64)
+    of_hidden = _annealed(hidden_machine(machine, rows), effort, seed)
+    return of_hidden + machine.layers[0].log_prior(rows).sum(-1, dtype=torch.float64)
+
+
+@torch.no_grad()
+def observed_log_weight(
+    machine: BoltzmannMachine, x: Tensor, missing: Tensor, effort: Effort = THOROUGH, seed: int = 0
+) -> Tensor:  # (N,), float64
+    """Log-weight ln P(x_obs) + ln Z of the observed values of each row, shape (N,), in float64.
+
+    Missing units are summed over like hidden units. The result is exact for mixtures, such as the default machines for
+    tables, and if the hidden or the visible units have few states. For other machines, the log-weight of each row is
+    estimated by annealed importance sampling.
+
+    Args:
+        machine: Unconditioned machine in float64.
+        x: States of the visible layer, shape (N, *state_shape). States of missing units are ignored.
+        missing: Mask of the missing units, shape (N, n).
+        effort: Limits on the computation (default: `THOROUGH`). If it limits the number of annealed rows, evenly spaced
+            rows are annealed, and the result is NaN for other rows.
+        seed: Random seed for annealing (default: 0).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.likelihood.unbiased import observed_log_weight
+        >>> machine = rbm(Binary(2, field=2.0), Binary(1), weights=torch.zeros(2, 1)).double()
+        >>> observed_log_weight(machine, torch.ones(1, 2).double(), torch.tensor([[False, True]]))
+        tensor([-0.1269], dtype=torch.float64)
+    """
+    mixture = mixture_of(machine)
+    if mixture is not None:
+        return mixture.log_weight(x.masked_fill(missing, torch.nan))
+    by_enumeration = observed_weight_by_enumeration(machine, x, missing, effort.bits)
+    if by_enumeration is not None:
+        return by_enumeration
+    most = effort.n_gappy_rows
+    if most is not None and len(x) > most:
+        chosen = torch.arange(0, len(x), -(-len(x) // most), device=x.device)
+        some = observed_log_weight(machine, x[chosen], missing[chosen], effort, seed)
+        return some.new_full((len(x),), torch.nan).index_copy_(0, chosen, some)
+    return _annealed(clamp(machine, x, mask=~missing, validate=False), effort, seed)
+
+
+def _annealed(machine: BoltzmannMachine, effort: Effort, seed: int) -> Tensor:  # (rows,)
+    """Estimate ln Z for each row on which a machine is conditioned.
+
+    The logarithm of an unbiased average is too low by half its variance, which has to be small on average.
+    """
+    return anneal_until(
+        lambda estimate: float(0.5 * estimate.standard_error.square().mean()) < TOLERANCE,
+        machine,
+        effort.temperatures,
+        n_runs=N_RUNS_OF_ROW,
+        seed=seed,
+    ).log_partition
+
+
+DRIFT = 1.0  # nats by which estimates of a log-likelihood may differ without a warning
+DRIFT_SHARE = 0.02  # limit as a fraction of the log-likelihood, used if it is larger; three standard errors are added
 
 
 def has_drifted(gap: float, log_likelihood: float, error: float) -> bool:

@@ -1,8 +1,10 @@
 """Estimates of ln Z and log-likelihoods by forward and reverse annealed importance sampling, with standard errors."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -76,6 +78,37 @@ class AnnealedEstimate:
         """
         return self.samples if self.reverse else pick(self._drawn(seed), self.samples)
 
+    @torch.no_grad()
+    def resumed(
+        self,
+        machine: BoltzmannMachine,
+        n_runs: int,
+        data: Tensor | None = None,
+        samples: Tensor | Sequence[Tensor] | None = None,
+        callback: Callable[[int, int], None] | None = None,
+    ) -> "AnnealedEstimate":
+        """Continue with more runs; the result is the same as for all runs at once.
+
+        Args:
+            machine: Machine of the estimate, with the same parameters.
+            n_runs: Total number of runs.
+            data, callback: See `ais_log_partition`.
+            samples: Initial samples of reverse runs; see `ais_log_partition`.
+        """
+        if self.machine != fingerprint(machine):
+            raise ValueError("the estimate belongs to another machine, or the machine's parameters have changed since")
+        if self.reverse and samples is None:
+            raise ValueError("resuming reverse runs requires samples=; pass the initial samples of the runs")
+        _check_call(machine, n_runs, data, self.reverse, samples, self.seed)
+        if n_runs <= self.n_runs:
+            return self
+        starts = None if samples is None else _Starts.of(machine, samples, n_runs, self.seed)
+        cuts = range(0, self.n_runs - BLOCK + 1, BLOCK)
+        done = [Runs(self.log_weights[i : i + BLOCK], [x[i : i + BLOCK] for x in self.samples]) for i in cuts]
+        estimate = _annealed(machine, self.betas, n_runs, data, starts, self.seed, callback, done)
+        _warn_if_collapsed(estimate)
+        return estimate
+
     def _drawn(self, seed: int) -> Tensor:
         """Return the indices of the runs that `weighted_samples` selects."""
         return resample(self.log_weights, seeded(self.log_weights.device, seed, "resample"))
@@ -99,7 +132,6 @@ def ais_log_partition(
     reverse: bool = False,
     samples: Tensor | Sequence[Tensor] | None = None,
     seed: int = 0,
-    resume: AnnealedEstimate | None = None,
     callback: Callable[[int, int], None] | None = None,
 ) -> AnnealedEstimate:
     """Estimate ln Z by annealed importance sampling (Neal 2001), for any unit types and any number of layers.
@@ -128,8 +160,6 @@ def ais_log_partition(
             samples. By default, the samples are the final states of the same number of forward runs, resampled in
             proportion to their weights.
         seed: Random seed (default: 0). Each block of 100 runs has a separate random number generator.
-        resume: Estimate to continue, with the same data, seed and direction. Only the missing runs are computed, and
-            the result is the same as for all runs at once.
         callback: Function called with the number of completed temperatures in all blocks and the total number.
 
     Warns:
@@ -144,31 +174,77 @@ def ais_log_partition(
         True
     """
     _check_call(machine, n_runs, data, reverse, samples, seed)
-    if resume is not None:
-        schedule = resume.betas if schedule is None else schedule
-    tries = [_check_schedule(schedule)] if schedule is not None else [linear_schedule(n) for n in ENOUGH_TEMPERATURES]
-    starts: Sequence[Tensor] | None = None
-    origin: Tensor | None = None  # index of the initial sample of each reverse run
+    starts: _Starts | None = None
     if samples is not None:
-        starts = check_samples(machine, samples, seed)
-        origin = torch.arange(n_runs, device=machine.device) % len(starts[0])
+        starts = _Starts.of(machine, samples, n_runs, seed)
     elif reverse:
-        if resume is not None:
-            raise ValueError("resuming reverse runs requires samples=; pass the initial samples of the runs")
         forward = ais_log_partition(machine, schedule, n_runs, data=data, seed=seed, callback=callback)
-        tries, starts, origin = [forward.betas], forward.weighted_samples(seed), forward._drawn(seed)
-    identity = fingerprint(machine)
-    for betas in tries:
-        done = _complete_blocks(resume, betas, seed, reverse, identity)
-        if resume is not None and resume.n_runs >= n_runs:
-            return resume
-        blocks = {block: min(BLOCK, n_runs - block * BLOCK) for block in range(len(done), -(-n_runs // BLOCK))}
-        made = make_runs(machine, betas, blocks, data=data, samples=starts, seed=seed, report=callback)
-        estimate = _estimate(join([*done, made], dim=0), betas, seed, identity, origin)
-        if float(estimate.effective_sample_size.min()) >= ENOUGH_WEIGHT * n_runs:
-            break
+        schedule, starts = forward.betas, _Starts(forward.weighted_samples(seed), forward._drawn(seed))
+    if schedule is None:
+        options: dict[str, Any] = {"reverse": reverse, "samples": samples, "callback": callback}
+        estimate = anneal_until(_is_enough, machine, ENOUGH_TEMPERATURES, n_runs, data=data, seed=seed, **options)
+    else:
+        estimate = _annealed(machine, _check_schedule(schedule), n_runs, data, starts, seed, callback)
     _warn_if_collapsed(estimate)
     return estimate
+
+
+def anneal_until(
+    is_enough: Callable[[AnnealedEstimate], bool],
+    machine: BoltzmannMachine,
+    temperatures: Sequence[int],
+    n_runs: int,
+    **options: Any,
+) -> AnnealedEstimate:
+    """Return the first estimate that is accurate enough, or the last one, without warnings.
+
+    Args:
+        is_enough: Function that returns whether an estimate is accurate enough.
+        machine: Machine of any type.
+        temperatures: Numbers of temperatures, tried in turn.
+        n_runs: Number of independent runs.
+        options: Keyword arguments passed to `ais_log_partition`.
+    """
+    for n_temperatures in temperatures:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LikelihoodWarning)
+            estimate = ais_log_partition(machine, n_temperatures, n_runs, **options)
+        if is_enough(estimate):
+            break
+    return estimate
+
+
+def _is_enough(estimate: AnnealedEstimate) -> bool:
+    return float(estimate.effective_sample_size.min()) >= ENOUGH_WEIGHT * estimate.n_runs
+
+
+class _Starts(NamedTuple):
+    """Initial states of reverse runs, and the index of the sample from which each run starts."""
+
+    states: Sequence[Tensor]
+    origin: Tensor
+
+    @staticmethod
+    def of(machine: BoltzmannMachine, samples: Tensor | Sequence[Tensor], n_runs: int, seed: int) -> "_Starts":
+        states = check_samples(machine, samples, seed)
+        return _Starts(states, torch.arange(n_runs, device=machine.device) % len(states[0]))
+
+
+def _annealed(
+    machine: BoltzmannMachine,
+    betas: Tensor,
+    n_runs: int,
+    data: Tensor | None,
+    starts: _Starts | None,
+    seed: int,
+    callback: Callable[[int, int], None] | None,
+    done: Sequence[Runs] = (),
+) -> AnnealedEstimate:
+    """Compute the runs that follow some complete blocks of runs, and the estimate from all of them."""
+    blocks = {block: min(BLOCK, n_runs - block * BLOCK) for block in range(len(done), -(-n_runs // BLOCK))}
+    states, origin = starts or (None, None)
+    made = make_runs(machine, betas, blocks, data=data, samples=states, seed=seed, report=callback)
+    return _estimate(join([*done, made], dim=0), betas, seed, fingerprint(machine), origin)
 
 
 @torch.no_grad()
@@ -301,17 +377,3 @@ def _check_schedule(schedule: Tensor | Sequence[float] | int) -> Tensor:
     if not good:
         raise ValueError("schedule does not increase from 0 to 1; use linear_schedule or adaptive_schedule")
     return betas
-
-
-def _complete_blocks(
-    resume: AnnealedEstimate | None, betas: Tensor, seed: int, reverse: bool, machine: str
-) -> list[Runs]:
-    """Return the complete blocks of an estimate, which need not be computed again."""
-    if resume is None:
-        return []
-    if resume.machine != machine:
-        raise ValueError("resume belongs to another machine, or the machine's parameters have changed since")
-    if resume.reverse != reverse or resume.seed != seed or not torch.equal(resume.betas, betas):
-        raise ValueError("resume has a different schedule, seed or direction; expected the same values as in this call")
-    cuts = range(0, resume.n_runs - BLOCK + 1, BLOCK)
-    return [Runs(resume.log_weights[i : i + BLOCK], [x[i : i + BLOCK] for x in resume.samples]) for i in cuts]
