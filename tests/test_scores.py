@@ -24,9 +24,10 @@ from tapmachine import (
     rbm,
     save,
 )
-from tapmachine.apps.estimator import uses
+from tapmachine.apps.estimator import rbm as estimator
 from tapmachine.data.errors import FileError, LikelihoodWarning, TrainingWarning
 from tapmachine.likelihood import unbiased
+from tapmachine.likelihood.annealing import estimate
 from tapmachine.likelihood.unbiased import CHEAP, Effort, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.training import Monitor, momentum_sgd
 
@@ -64,6 +65,20 @@ def test_a_score_is_the_exact_log_likelihood_where_enumeration_is_quick(fitted, 
     assert fitted.score(held_out) > independent.mean() + 2  # where TAP's number was below it
 
 
+def test_scores_follow_changes_of_the_machine(fitted, digits):
+    """ln Z and the mixture of a table are computed again after the parameters have changed in place."""
+    table = RBM(2).fit(np.random.default_rng(0).normal(size=(30, 2)))
+    x = table.sample(5)
+    for model, held_out in ((pickle.loads(pickle.dumps(fitted)), digits[1200:1210]), (table, x)):
+        before, draws = model.score_samples(held_out), model.sample(3, random_state=0)
+        with torch.no_grad():
+            model.machine_.weights[0].mul_(0.5)
+        exact = exact_log_likelihood(model.machine_, torch.tensor(held_out, dtype=model.machine_.dtype))
+        np.testing.assert_allclose(model.score_samples(held_out), exact.values.numpy(), rtol=1e-5)
+        assert np.abs(model.score_samples(held_out) - before).max() > 0.1
+        assert not np.array_equal(model.sample(3, random_state=0), draws)
+
+
 @pytest.mark.long
 def test_a_score_is_annealed_elsewhere_and_within_its_error(digits, monkeypatch):
     model = RBM(12, epochs=10).fit(digits[:1200])
@@ -74,19 +89,19 @@ def test_a_score_is_annealed_elsewhere_and_within_its_error(digits, monkeypatch)
     assert 0 < model.score_error_ < 0.1
     assert model.score(digits[1200:]) == pytest.approx(float(exact), abs=6 * model.score_error_)
     again = pickle.loads(pickle.dumps(model))
-    monkeypatch.setattr(unbiased, "ais_log_partition", None)  # it is kept
+    monkeypatch.setattr(estimate, "ais_log_partition", None)  # it is kept
     np.testing.assert_array_equal(again.score_samples(digits[:5]), model.score_samples(digits[:5]))
 
 
 def test_annealing_grows_until_the_error_bar_is_small_or_says_that_it_is_not(fitted, digits, monkeypatch):
     machine, tried = fitted.machine_, []
-    annealed = unbiased.ais_log_partition
+    annealed = estimate.ais_log_partition
 
     def watched(machine, schedule, *args, **options):
         tried.append(schedule)
         return annealed(machine, schedule, *args, **options)
 
-    monkeypatch.setattr(unbiased, "ais_log_partition", watched)
+    monkeypatch.setattr(estimate, "ais_log_partition", watched)
     little = unbiased_log_partition(machine, effort=Effort(1, (2,)))
     assert little.error > 0.1
     much = unbiased_log_partition(machine, effort=Effort(1, (2, 20, 5000)))
@@ -96,7 +111,7 @@ def test_annealing_grows_until_the_error_bar_is_small_or_says_that_it_is_not(fit
     assert much.value == pytest.approx(float(exact_log_partition(machine)), abs=6 * much.error)
     model = pickle.loads(pickle.dumps(fitted))
     model._log_partition = None
-    monkeypatch.setattr(uses, "unbiased_log_partition", lambda *_: little)
+    monkeypatch.setattr(estimator, "unbiased_log_partition", lambda *_: little)
     with pytest.warns(LikelihoodWarning, match=r"standard error of ln Z is .* nats, above 0\.1"):
         model.score(digits[:2])
     assert model.score_error_ > 0.1

@@ -19,7 +19,7 @@ from tapmachine.data.checks import check_count
 from tapmachine.data.errors import LikelihoodWarning, TrainingWarning, warn
 from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows, in_double
+from tapmachine.machine.checks import check_rows, fingerprint, in_double
 from tapmachine.posterior import Posterior, denoise
 from tapmachine.posterior.channels import Channel, Missing
 from tapmachine.posterior.denoising import check_channel
@@ -427,7 +427,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
         self._n_features_out = machine.sizes[-1]
         self._trained = trained
-        self._log_partition = None  # computed on first access
+        self._log_partition: tuple[str, LogPartition] | None = None  # for parameters with this digest
         self._draws = np.random.RandomState(trained.settings.seed)
 
     @property
@@ -474,17 +474,19 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return (mean, self._codec.frame_like(self._codec.deviations(deviation), like)) if return_std else mean
 
     def _partition(self) -> LogPartition:
-        """Return ln Z of the fitted machine, which is computed on the first call."""
-        if self._log_partition is None:
-            self._log_partition = unbiased_log_partition(self.machine_, self._start_rows)
-            if not self._log_partition.error < TOLERANCE:
+        """Return ln Z of the fitted machine, which is computed on the first call and after changes of the machine."""
+        digest = fingerprint(self.machine_)
+        if self._log_partition is None or self._log_partition[0] != digest:
+            partition = unbiased_log_partition(self.machine_, self._start_rows)
+            self._log_partition = digest, partition
+            if not partition.error < TOLERANCE:
                 warn(
-                    f"the standard error of ln Z is {self._log_partition.error:.2g} nats, above {TOLERANCE}. All "
+                    f"the standard error of ln Z is {partition.error:.2g} nats, above {TOLERANCE}. All "
                     "scores share this error, and are too high if annealing missed some modes. "
                     "tapmachine.compare_likelihoods compares ln Z with other estimates",
                     LikelihoodWarning,
                 )
-        return self._log_partition
+        return self._log_partition[1]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with tensors on the CPU, so that unpickling requires no GPU."""
