@@ -460,7 +460,7 @@ def page_with(tmp_path_factory):
     run_training(Settings(str(folder / HARM), **options), folder / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(results, "TEMPERATURES", 20)
-        found = results.look_at(Session(folder / "run"), n_starts=20)
+        found = results.analyze(Session(folder / "run"), n_starts=20)
 
     def make(names=()):
         told = replace(

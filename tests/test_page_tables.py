@@ -14,7 +14,7 @@ from tapmachine import Binary, Categorical, Gaussian, Mixed, gibbs, rbm
 from tapmachine.apps.report import write_report
 from tapmachine.apps.report.columns import Column, association, bin_edges, summarize
 from tapmachine.apps.report.labels import make_labels
-from tapmachine.apps.report.responses import classes_of, hidden_responses
+from tapmachine.apps.report.table_results import classes_of, hidden_responses
 from tapmachine.apps.report.tree import shown_branches
 from tapmachine.data.errors import DataError
 from tapmachine.landscape import SolutionTree
@@ -52,7 +52,7 @@ def run_of_table(tmp_path_factory):
 @pytest.mark.long
 def test_the_page_of_a_table(run_of_table):
     done = write_report(Session(run_of_table))
-    found, text = done.findings[0], done.path.read_text()
+    found, text = done.runs[0], done.path.read_text()
     table_found = found.table
     assert table_found is not None
     by_name = {own.column.name: own for own in table_found.summaries}
@@ -60,11 +60,11 @@ def test_the_page_of_a_table(run_of_table):
     assert {name: own.column.kind for name, own in by_name.items()} == {
         "length_mm": "real", "eggs": "count", "island": "categorical", HARM: "binary",
     }  # fmt: skip
-    assert by_name["length_mm"].gaps == pytest.approx(18 / 120)  # every seventh of 120 training rows
-    assert by_name["eggs"].gaps == 0
+    assert by_name["length_mm"].missing == pytest.approx(18 / 120)  # every seventh of 120 training rows
+    assert by_name["eggs"].missing == 0
     assert all(own.difference < 0.35 for own in table_found.summaries)  # samples are like the data
-    assert by_name["length_mm"].mean[1] == pytest.approx(by_name["length_mm"].mean[0], abs=1)
-    assert sum(own.share for own in table_found.classes) == pytest.approx(1)
+    assert by_name["length_mm"].means[1] == pytest.approx(by_name["length_mm"].means[0], abs=1)
+    assert sum(own.probability for own in table_found.classes) == pytest.approx(1)
     exact, independent = found.likelihoods.rows
     assert exact.estimator == "exact"
     assert exact.train > independent.train + 1  # the columns depend on each other
@@ -99,7 +99,7 @@ def test_a_page_about_a_real_valued_table(tmp_path, quick_tables):
     code, out, errors = command("report", str(tmp_path / "run"))
     assert (code, out.strip()) == (0, str(tmp_path / "run" / "report.html")), errors
     text = (tmp_path / "run" / "report.html").read_text()
-    pairs = write_report(Session(tmp_path / "run")).findings[0].table
+    pairs = write_report(Session(tmp_path / "run")).runs[0].table
     assert pairs.paired == ["left", "right", "alone"]
     for matrix in pairs.associations:
         assert matrix[0, 1] < -0.9
@@ -130,15 +130,15 @@ def test_associations_against_scipy():
 def test_summaries_of_columns():
     column = Column("x", "count", slice(0, 1))
     found = summarize(column, np.array([0.0, 1, 1, 2, np.nan]), np.array([0.0, 0, 1, 1]))
-    assert found.gaps == pytest.approx(0.2)
+    assert found.missing == pytest.approx(0.2)
     assert found.edges == [-0.5, 0.5, 1.5, 2.5]
-    assert found.shares == ([0.25, 0.5, 0.25], [0.5, 0.5, 0.0])
+    assert found.fractions == [[0.25, 0.5, 0.25], [0.5, 0.5, 0.0]]
     assert found.difference == pytest.approx(0.25)
-    assert found.mean == (1.0, 0.5)
+    assert found.means == [1.0, 0.5]
     names = Column("c", "categorical", slice(0, 3), ("a", "b", "c"))
     rows = torch.tensor([[0.0, 1, 0], [0, 0, 1], [np.nan] * 3])
     np.testing.assert_equal(names.values(rows), [1, 2, np.nan])
-    assert summarize(names, names.values(rows), np.array([1.0, 1, 1, 2])).shares == ([0, 0.5, 0.5], [0, 0.75, 0.25])
+    assert summarize(names, names.values(rows), np.array([1.0, 1, 1, 2])).fractions == [[0, 0.5, 0.5], [0, 0.75, 0.25]]
     spins = Column("s", "binary", slice(0, 1), ("−1", "1"))
     assert spins.values(torch.tensor([[-1.0], [1.0]])).tolist() == [0, 1]
     assert len(bin_edges(np.array([3.0, 3.0]), np.array([]), False)) == 2
@@ -164,7 +164,7 @@ def test_classes_against_samples():
     x, hidden = gibbs(machine, torch.zeros(20_000, 3), 30, torch.Generator().manual_seed(0))
     for own, kind in zip(found, hidden[:, 0].mean(0).argsort(descending=True).tolist(), strict=True):
         inside = hidden[:, 0, kind] > 0.5
-        assert own.share == pytest.approx(float(inside.double().mean()), abs=0.02)
+        assert own.probability == pytest.approx(float(inside.double().mean()), abs=0.02)
         assert float(own.values[0]) == pytest.approx(10 + 2 * float(x[inside, 0].mean()), abs=0.2)
         word, share, _ = own.values[1].split()
         assert float(share) == pytest.approx(100 * float((x[inside, 2] == (word == "yes")).double().mean()), abs=3)

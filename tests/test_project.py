@@ -37,7 +37,6 @@ ORDER = [
 
 CYCLES = {"solver.process", "exact.mixture"}  # modules that are imported by what they import
 UNIT_TYPES_ASKED = {  # how often modules ask for the exact type of a unit
-    "apps.report.responses": 1,
     "likelihood.exact": 1,
     "machine.whitening": 4,
     "tables.class_machine": 2,
@@ -52,7 +51,6 @@ SHORT_MODULES = {  # and why they stand alone
     "apps.cli.interchange": "a command",
     "apps.cli.predict": "a command",
     "apps.cli.report": "a command",
-    "apps.report.explanations": "",
     "data.table_files": "",
     "posterior.estimation": "",
     "posterior.measurements.exact": "the only answer that needs no engine",

@@ -38,8 +38,8 @@ def demo(
         session = Session(out, pick_device(device))
         figure, denoised = _denoised(session)
         options = Options(title="Handwritten digits", command=f"tapmachine demo --out {out}")
-        page, findings = write_report(session, options=options, more=[figure], say=say)
-    solutions = findings[0].landscape
+        page, runs = write_report(session, options=options, more=[figure], say=say)
+    solutions = runs[0].landscape
     if not quiet and solutions is not None:
         found = solutions.track.snapshots[-1]
         train, held_out = last["log_likelihood"], last["validation_log_likelihood"]

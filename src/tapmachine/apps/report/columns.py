@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import contingency
 from torch import Tensor
 
 from tapmachine.machine import BoltzmannMachine
@@ -20,14 +21,14 @@ class Column(NamedTuple):
     Attributes:
         name: Name of the column.
         kind: Kind of the column: real, count, binary or categorical.
-        place: Position of the column in encoded rows.
+        components: Components of the column in encoded rows.
         categories: Names of the categories; empty for numbers.
         shift, scale: Parameters that convert encoded numbers to the units of the data.
     """
 
     name: str
     kind: str
-    place: slice
+    components: slice
     categories: tuple[str, ...] = ()
     shift: float = 0.0
     scale: float = 1.0
@@ -39,7 +40,7 @@ class Column(NamedTuple):
 
     def values(self, rows: Tensor) -> Array:  # (N, n) -> (N,), float64
         """Return the values of the column: numbers, or indices of categories. Missing values are NaN."""
-        part = rows[:, self.place].double().cpu().numpy()
+        part = rows[:, self.components].double().cpu().numpy()
         if self.kind == "categorical" and part.shape[1] > 1:
             codes: Array = np.where(np.isnan(part).any(1), np.nan, np.nan_to_num(part).argmax(1))
             return codes
@@ -54,35 +55,36 @@ class ColumnSummary(NamedTuple):
 
     Attributes:
         column: The compared column.
-        gaps: Fraction of missing values in the data.
-        mean, deviation: Mean and standard deviation in data and samples; NaN for categories.
+        missing: Fraction of missing values in the data.
+        means, deviations: Mean and standard deviation in data and samples; NaN for categories.
         edges: Bin edges of the histograms; empty for categories.
-        shares: Fraction of the data and of the samples in each bin or category.
+        fractions: Fraction of the data and of the samples in each bin or category.
     """
 
     column: Column
-    gaps: float
-    mean: tuple[float, float]
-    deviation: tuple[float, float]
+    missing: float
+    means: list[float]
+    deviations: list[float]
     edges: list[float]
-    shares: tuple[list[float], list[float]]
+    fractions: list[list[float]]
 
     @property
     def difference(self) -> float:
         """Total variation distance between data and samples: 0 for equal distributions, 1 if they do not overlap."""
-        return 0.5 * sum(abs(a - b) for a, b in zip(*self.shares, strict=True))
+        data, samples = self.fractions
+        return 0.5 * float(np.abs(np.subtract(data, samples)).sum())
 
 
 def columns_of(data: RunData[Tensor], machine: BoltzmannMachine) -> list[Column]:
     """Return the columns of the data, which are inferred from the visible units if the data have no schema."""
     if data.schema is not None:
-        places = data.schema.components
+        parts = data.schema.components
         return [
-            Column(own.name, own.kind, places[own.name], tuple(map(str, own.categories)), own.shift, own.scale)
-            for own in data.schema.columns
+            Column(c.name, c.kind, parts[c.name], tuple(map(str, c.categories)), c.shift, c.scale)
+            for c in data.schema.columns
         ]
     units, n = machine.layers[0], data.train.shape[1]
-    names = data.names or tuple(f"column {place}" for place in range(n))
+    names = data.names or tuple(f"column {index}" for index in range(n))
     kind, categories = "real", tuple[str, ...]()
     if len(units.state_shape) == 2:
         kind, categories = "categorical", tuple(map(str, range(units.state_shape[1])))
@@ -90,24 +92,22 @@ def columns_of(data: RunData[Tensor], machine: BoltzmannMachine) -> list[Column]
         kind, categories = "binary", ("−1", "1") if float(units.bounds()[0].min()) < 0 else ("0", "1")
     elif units.support.is_countable:
         kind = "count"
-    return [Column(name, kind, slice(place, place + 1), categories) for place, name in enumerate(names)]
+    return [Column(name, kind, slice(index, index + 1), categories) for index, name in enumerate(names)]
 
 
 def summarize(column: Column, data: Array, samples: Array) -> ColumnSummary:
     """Compare the distribution of one column between data and samples."""
-    seen = data[~np.isnan(data)]
-    gaps = 1 - len(seen) / max(1, len(data))
-    if not column.is_number:
+    both = known, _ = data[~np.isnan(data)], samples
+    missing, edges, means, deviations = 1 - len(known) / max(1, len(data)), np.empty(0), [np.nan] * 2, [np.nan] * 2
+    if column.is_number:
+        edges = bin_edges(known, samples, column.kind == "count")
+        means, deviations = ([float(f(z)) if len(z) else np.nan for z in both] for f in (np.mean, np.std))
+        counts = [np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] for values in both]
+    else:
         n = len(column.categories)
-        counts = [np.bincount(own.astype(int), minlength=n)[:n] for own in (seen, samples)]
-        nan = (np.nan, np.nan)
-        return ColumnSummary(column, gaps, nan, nan, [], (_shares(counts[0]), _shares(counts[1])))
-    edges = bin_edges(seen, samples, column.kind == "count")
-    counts = [np.histogram(np.clip(own, edges[0], edges[-1]), edges)[0] for own in (seen, samples)]
-    means = [float(own.mean()) if len(own) else np.nan for own in (seen, samples)]
-    deviations = [float(own.std()) if len(own) else np.nan for own in (seen, samples)]
-    both = (_shares(counts[0]), _shares(counts[1]))
-    return ColumnSummary(column, gaps, (means[0], means[1]), (deviations[0], deviations[1]), edges.tolist(), both)
+        counts = [np.bincount(values.astype(int), minlength=n)[:n] for values in both]
+    fractions = [(count / max(1, count.sum())).tolist() for count in counts]
+    return ColumnSummary(column, missing, means, deviations, edges.tolist(), fractions)
 
 
 def bin_edges(data: Array, samples: Array, whole: bool) -> Array:
@@ -117,10 +117,6 @@ def bin_edges(data: Array, samples: Array, whole: bool) -> Array:
     if whole and high - low < FEW_VALUES:
         return np.arange(np.floor(low), np.ceil(high) + 2) - 0.5
     return np.linspace(low, high, N_BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
-
-
-def _shares(counts: Array) -> list[float]:
-    return [float(count) for count in counts / max(1, counts.sum())]
 
 
 # ----- pairs of columns
@@ -155,9 +151,4 @@ def association(first: Array, second: Array, first_is_number: bool, second_is_nu
         groups = [number[code == own] for own in np.unique(code)]
         between = sum(len(own) * (own.mean() - number.mean()) ** 2 for own in groups)
         return float(np.sqrt(between / ((number - number.mean()) ** 2).sum()))
-    table = np.zeros((len(np.unique(first)), len(np.unique(second))))
-    places = (np.unique(first, return_inverse=True)[1], np.unique(second, return_inverse=True)[1])
-    np.add.at(table, places, 1)
-    expected = table.sum(1, keepdims=True) * table.sum(0) / table.sum()
-    statistic = ((table - expected) ** 2 / expected).sum()
-    return float(np.sqrt(statistic / (table.sum() * (min(table.shape) - 1))))
+    return float(contingency.association(contingency.crosstab(first, second).count, method="cramer"))

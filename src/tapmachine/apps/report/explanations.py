@@ -1,5 +1,7 @@
 """Explanations of the terms on the report page."""
 
+from tapmachine.display.html import escape, unfold
+
 EXPLANATIONS = {
     "machine": "The layers of the Boltzmann machine. The first layer is visible and represents one row of the data. "
     "The machine assigns a probability to every possible row, and training increases the probability of the data.",
@@ -31,3 +33,9 @@ EXPLANATIONS = {
     "class": "The machine models the table as a mixture of classes with different averages. Each row has a probability "
     "of belonging to each class.",
 }
+
+
+def explain(*names: str) -> str:
+    """Return a collapsible list of explanations of terms."""
+    parts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(EXPLANATIONS[name])}</dd>" for name in names)
+    return unfold("What do these terms mean?", f"<dl>{parts}</dl>", "words")

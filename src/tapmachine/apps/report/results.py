@@ -1,7 +1,7 @@
 """Results shown on the report page of a run."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,9 +15,8 @@ from tapmachine.analysis.landscape.embedding import embed_over_starts
 from tapmachine.analysis.landscape.output import plural, slices
 from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.analysis.receptive import rank_all_fields
-from tapmachine.apps.report.columns import Column, columns_of
 from tapmachine.apps.report.labels import Labels, labels_of
-from tapmachine.apps.report.table_results import TableFindings, table_findings
+from tapmachine.apps.report.table_results import TableResults, table_results
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood import LikelihoodComparison, LogLikelihood, compare_likelihoods
 from tapmachine.likelihood.compare import LikelihoodRow
@@ -27,7 +26,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.machine.sampler import gibbs
 from tapmachine.runs.data import RunData
-from tapmachine.runs.session import KeptMachines, Session
+from tapmachine.runs.session import Session
 from tapmachine.solver import has_mean_field
 from tapmachine.training.gaps import take_gaps
 
@@ -41,7 +40,7 @@ TEMPERATURES = 1000
 Say = Callable[[str], None]
 
 
-class LandscapeFindings(NamedTuple):
+class LandscapeResults(NamedTuple):
     """TAP solutions of a run.
 
     Attributes:
@@ -57,46 +56,54 @@ class LandscapeFindings(NamedTuple):
     labels: Labels | None
 
 
+class ImageResults(NamedTuple):
+    """Images learned by a machine.
+
+    Attributes:
+        rows, samples: Data rows, and samples of Gibbs chains started from these rows.
+        sample_labels: For each sample, the label of the nearest data row, or None without labels.
+        rankings: Receptive fields of each hidden layer.
+        shape: Height and width of the images.
+    """
+
+    rows: Tensor
+    samples: Tensor
+    sample_labels: Labels | None
+    rankings: tuple[ReceptiveFields, ...]
+    shape: tuple[int, int]
+
+
 @dataclass(frozen=True, eq=False)
-class Findings:
+class RunResults:
     """Results shown on a report page.
 
     Attributes:
         name: Name of the run.
         machine: Last machine of the run.
         settings, records: Settings and training records of the run.
-        landscape: TAP solutions, or None for machines of tables, which are solved exactly.
-        table: Statistics of the columns, or None for images.
         likelihoods: Log-likelihoods from all estimators.
-        rankings: Receptive fields of each hidden layer.
-        rows, samples: Data rows, and samples of Gibbs chains started from these rows.
-        sample_labels: For each sample, the label of the nearest data row, or None without labels.
-        columns: Columns of the data; empty for images.
-        image_shape: Height and width of images, or None for other data.
+        landscape: TAP solutions, or None for machines of tables, which are solved exactly.
+        images: Samples and receptive fields, or None for data that are not images.
+        table: Statistics of the columns, or None for images.
     """
 
     name: str
     machine: BoltzmannMachine
     settings: dict[str, Any]
     records: list[dict[str, Any]]
-    landscape: LandscapeFindings | None
-    table: TableFindings | None
     likelihoods: LikelihoodComparison
-    rankings: tuple[ReceptiveFields, ...]
-    rows: Tensor
-    samples: Tensor
-    sample_labels: Labels | None
-    columns: list[Column]
-    image_shape: Sequence[int] | None
+    landscape: LandscapeResults | None = None
+    images: ImageResults | None = None
+    table: TableResults | None = None
 
 
-def look_at(
+def analyze(
     session: Session,
     n_starts: int = N_STARTS,
     say: Say = lambda line: None,
     source: str | None = None,
     labels: str | None = None,
-) -> Findings:
+) -> RunResults:
     """Track the TAP solutions of a run over its epochs, score its last machine and draw samples.
 
     Args:
@@ -106,87 +113,64 @@ def look_at(
         source: Data set to use instead of the run's data. Required for machine files.
         labels: Path of a file with one label per row of the data (default: built-in labels, if any).
     """
-    machines, machine = session.machines, session.machine
+    machine, records = session.machine, session.records()
     has_solutions = has_mean_field(machine)
     data = session.data(source, gaps=not has_solutions)
-    known = labels_of(data, labels)
+    row_labels = labels_of(data, labels)
+    if session.run is None:
+        name, settings = session.path.stem, {"file": str(session.path), "data": source}
+    else:
+        name, settings = session.path.resolve().name, session.settings.as_json()
     shape = data.image_shape if has_solutions and len(machine.layers[0].state_shape) == 1 else None
-    alone, records = session.run is None, session.records()
-    settings = {"file": str(session.path), "data": source} if alone else session.settings.as_json()
-    name = session.path.stem if alone else session.path.resolve().name
-    table = None
+    table, images, landscape = None, None, None
     if shape is None:
         say("comparing columns of data and samples …")
-        table = table_findings(data, machine)
-    if not has_solutions:
-        say("computing the log-likelihood …")
-        score = table_likelihoods(machine, data)
-        columns = columns_of(data, machine)
-        nothing = torch.empty(0)
-        return Findings(name, machine, settings, records, None, table, score, (), nothing, nothing, None, columns, None)
+        table = table_results(data, machine)
+    if has_solutions:
+        landscape = _landscape(session, data, n_starts, say, row_labels)
+    say("computing the log-likelihood …")
+    likelihoods = _likelihoods(machine, data) if has_solutions else table_likelihoods(machine, data)
+    if shape is not None:
+        images = _images(machine, data, row_labels, (shape[0], shape[1]))
+    return RunResults(name, machine, settings, records, likelihoods, landscape, images, table)
+
+
+def _images(
+    machine: BoltzmannMachine, data: RunData[Tensor], labels: Labels | None, shape: tuple[int, int]
+) -> ImageResults:
+    """Draw samples with Gibbs chains, find the data row that is nearest to each sample, and rank receptive fields."""
     train = data.train.to(machine.device)
-    landscape = _landscape(machines, data, n_starts, say, known, records)
-    say("estimating the log-likelihood with several methods …")
-    likelihoods = compare_likelihoods(
-        machine,
-        spaced(train, N_SCORED),
-        None if data.held_out is None else spaced(data.held_out, N_SCORED),
-        schedule=TEMPERATURES,
-        data=train,
-    )
     rows = check_rows(machine, spaced(train, N_SHOWN))
     samples = gibbs(machine, rows, SAMPLE_SWEEPS, torch.Generator(machine.device).manual_seed(0))[0]
-    return Findings(
-        name,
-        machine,
-        settings,
-        records,
-        landscape,
-        table,
-        likelihoods,
-        rank_all_fields(machine, train),
-        rows.cpu(),
-        samples.cpu(),
-        None if known is None or shape is None else known.rows(_nearest(samples, train)),
-        columns_of(data, machine) if shape is None else [],
-        shape,
-    )
-
-
-def _nearest(samples: Tensor, train: Tensor) -> Tensor:
-    """For each sample, return the index of the nearest training row."""
-    return torch.cdist(samples.double().flatten(1), train.to(samples).double()).argmin(1).cpu()
+    if labels is not None:
+        labels = labels.rows(torch.cdist(samples.double(), train.double()).argmin(1).cpu())
+    return ImageResults(rows.cpu(), samples.cpu(), labels, rank_all_fields(machine, train), shape)
 
 
 def _landscape(
-    machines: KeptMachines,
-    data: RunData[Tensor],
-    n_starts: int,
-    say: Say,
-    labels: Labels | None,
-    records: list[dict[str, Any]],
-) -> LandscapeFindings:
-    kept = sorted(machines)
+    session: Session, data: RunData[Tensor], n_starts: int, say: Say, labels: Labels | None
+) -> LandscapeResults:
+    """Track the solutions over the epochs, and describe them in sentences."""
+    kept, records = sorted(session.machines), session.records()
     epochs = [kept[position] for position in slices(kept, N_EPOCHS)]
 
-    def tell(snapshot: Snapshot) -> None:
+    def report(snapshot: Snapshot) -> None:
         if snapshot.epoch in (epochs[0], epochs[len(epochs) // 2], epochs[-1]):
             n = snapshot.n_solutions
             say(f"epoch {snapshot.epoch}: {n} {plural(n)} from {len(snapshot.basin)} starts")
 
-    track = track_landscape(machines, data.train, epochs=epochs, n_starts=n_starts, callback=tell)
-    own = None if labels is None else labels.rows(track.rows)
-    last, machine = track.snapshots[-1], machines[kept[-1]]
+    track = track_landscape(session.machines, data.train, epochs=epochs, n_starts=n_starts, callback=report)
+    labels = None if labels is None else labels.rows(track.rows)
     sentences = [
         [*describe_solutions(snapshot), *_on_record(records, snapshot.epoch)] for snapshot in track.snapshots[:-1]
     ]
-    sentences.append(diagnose(last, machine, data.train.to(machine.device), data.held_out))
-    if own is not None:
-        for found, snapshot in zip(sentences, track.snapshots, strict=True):
-            if snapshot.n_solutions > 1:
-                share = own.purity(snapshot.basin)
-                found.append(f"{share:.0%} of the starts have the most frequent label of their basin.")
-    return LandscapeFindings(track, embed_over_starts(track), sentences, own)
+    machine = session.machines[kept[-1]]
+    sentences.append(diagnose(track.snapshots[-1], machine, data.train.to(machine.device), data.held_out))
+    for listed, snapshot in zip(sentences, track.snapshots, strict=True):
+        if labels is not None and snapshot.n_solutions > 1:
+            purity = labels.purity(snapshot.basin)
+            listed.append(f"{purity:.0%} of the starts have the most frequent label of their basin.")
+    return LandscapeResults(track, embed_over_starts(track), sentences, labels)
 
 
 def _on_record(records: list[dict[str, Any]], epoch: int) -> list[str]:
@@ -199,6 +183,13 @@ def _on_record(records: list[dict[str, Any]], epoch: int) -> list[str]:
             also = "" if held_out is None else f", and that of the held-out data is {held_out:.2f} nats"
             return [f"The log-likelihood of the training data is {record['log_likelihood']:.2f} nats{by}{also}."]
     return []
+
+
+def _likelihoods(machine: BoltzmannMachine, data: RunData[Tensor]) -> LikelihoodComparison:
+    """Estimate the log-likelihood of the data with several methods."""
+    train = data.train.to(machine.device)
+    held_out = None if data.held_out is None else spaced(data.held_out, N_SCORED)
+    return compare_likelihoods(machine, spaced(train, N_SCORED), held_out, schedule=TEMPERATURES, data=train)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.analysis.landscape.tracking import Snapshot
-from tapmachine.apps.report.results import Findings, LandscapeFindings
+from tapmachine.apps.report.results import LandscapeResults, RunResults
 from tapmachine.apps.report.views import View
 from tapmachine.display.images import gray_png
 
@@ -15,12 +15,12 @@ MOST_SOLUTIONS, FEWEST_SOLUTIONS = 150, 20  # limits on the number of solutions 
 GRID = 1000  # coordinates on the map are integers from 0 to this number
 
 
-def for_script(found: Findings) -> dict[str, Any] | None:
+def for_script(run: RunResults) -> dict[str, Any] | None:
     """Collect the data for the script as JSON values. Returns None if there is no map of solutions."""
-    landscape = found.landscape
+    landscape = run.landscape
     if landscape is None or landscape.embedding is None or landscape.embedding.data is None:
         return None
-    view, track = View(found), landscape.track
+    view, track = View(run), landscape.track
     most = MOST_VALUES // (view.height * view.width * len(track.snapshots))
     most = max(FEWEST_SOLUTIONS, min(MOST_SOLUTIONS, most))
     starts = view.values(track.starts)
@@ -51,7 +51,7 @@ def shown_solutions(snapshot: Snapshot, most: int = MOST_SOLUTIONS) -> Tensor:
 class _Places:
     """Conversion of embedded points to integer coordinates on a grid."""
 
-    def __init__(self, landscape: LandscapeFindings) -> None:
+    def __init__(self, landscape: LandscapeResults) -> None:
         assert landscape.embedding is not None
         assert landscape.embedding.data is not None
         every = torch.cat([landscape.embedding.data, *landscape.embedding.solutions])
@@ -63,7 +63,7 @@ class _Places:
         return placed
 
 
-def _epochs(landscape: LandscapeFindings, view: View, most: int) -> list[dict[str, Any]]:
+def _epochs(landscape: LandscapeResults, view: View, most: int) -> list[dict[str, Any]]:
     places, embedding = _Places(landscape), landscape.embedding
     assert embedding is not None
     before: Tensor | None = None

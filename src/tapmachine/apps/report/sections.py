@@ -6,9 +6,9 @@ from typing import Any
 from tapmachine.analysis.features import hidden_means
 from tapmachine.analysis.landscape.output import plural
 from tapmachine.apps.report import figures
-from tapmachine.apps.report.explanations import EXPLANATIONS
+from tapmachine.apps.report.explanations import EXPLANATIONS, explain
 from tapmachine.apps.report.figures import Figure
-from tapmachine.apps.report.results import SAMPLE_SWEEPS, Findings, LandscapeFindings
+from tapmachine.apps.report.results import SAMPLE_SWEEPS, LandscapeResults, RunResults
 from tapmachine.apps.report.scripted import shown_solutions
 from tapmachine.apps.report.tree import draw_tree, shown_branches
 from tapmachine.apps.report.views import View
@@ -19,50 +19,50 @@ N_WITHOUT_SCRIPT = 48  # number of solutions shown if scripts are disabled
 N_TOP_ROWS = 6  # number of data rows shown per hidden unit
 
 
-def facts(found: Findings) -> str:
+def facts(run: RunResults) -> str:
     """Return the main results of a run, each with a collapsible explanation."""
-    cards = [("machine", found.machine.summary())]
-    if found.records:
-        n_epochs = int(found.records[-1].get("epoch", 0))
+    cards = [("machine", run.machine.summary())]
+    if run.records:
+        n_epochs = int(run.records[-1].get("epoch", 0))
         cards.append(("epoch", f"{n_epochs} {plural(n_epochs, 'epoch')}"))
-    best = best_likelihood(found)
+    best = best_likelihood(run)
     if best is not None:
         held_out = best.test == best.test
         value = best.test if held_out else best.train
         cards.append(
             ("log-likelihood", f"{number(value, 2)} nats ({best.estimator}{', held out' if held_out else ''})")
         )
-    if found.landscape is not None:
-        last = found.landscape.track.snapshots[-1]
+    if run.landscape is not None:
+        last = run.landscape.track.snapshots[-1]
         stable = int(last.stable.sum())
         cards.append(("solution", f"{last.n_solutions} {plural(last.n_solutions)}, {stable} stable"))
         cards.append(("start", f"{len(last.basin)} starts"))
-    if found.table is not None:
-        gaps = f", {found.table.n_gappy} with missing values" if found.table.n_gappy else ""
-        cards.append(("rows", f"{found.table.n_rows} rows{gaps}, {found.table.n_columns} columns"))
-        if found.table.classes:
-            cards.append(("class", f"{len(found.table.classes)} classes"))
+    if run.table is not None:
+        n = run.table.n_incomplete
+        incomplete = f", {n} with missing values" if n else ""
+        cards.append(("rows", f"{run.table.n_rows} rows{incomplete}, {len(run.table.columns)} columns"))
+        if run.table.classes:
+            cards.append(("class", f"{len(run.table.classes)} classes"))
     parts = []
-    for name, words in cards:
-        why = EXPLANATIONS.get(name)
-        head = f'<span class="name">{escape(name)}</span><span class="value">{escape(words)}</span>'
+    for name, text in cards:
+        head = f'<span class="name">{escape(name)}</span><span class="value">{escape(text)}</span>'
         parts.append(
-            f'<div class="fact">{head}</div>'
-            if why is None
-            else f'<details class="fact"><summary>{head}</summary><p>{escape(why)}</p></details>'
+            f'<details class="fact"><summary>{head}</summary><p>{escape(EXPLANATIONS[name])}</p></details>'
+            if name in EXPLANATIONS
+            else f'<div class="fact">{head}</div>'
         )
     return f'<div class="facts">{"".join(parts)}</div>'
 
 
-def best_likelihood(found: Findings) -> LikelihoodRow | None:
+def best_likelihood(run: RunResults) -> LikelihoodRow | None:
     """Return the most reliable log-likelihood: exact if available, otherwise annealed, otherwise by TAP."""
-    rows = {row.estimator: row for row in found.likelihoods.rows if row.train == row.train}
+    rows = {row.estimator: row for row in run.likelihoods.rows if row.train == row.train}
     return next((rows[name] for name in ("exact", "annealed", "AIS", "TAP") if name in rows), None)
 
 
-def likelihoods(found: Findings) -> str:
+def likelihoods(run: RunResults) -> str:
     """Return the table of log-likelihoods from all estimators."""
-    rows = found.likelihoods.rows
+    rows = run.likelihoods.rows
     has_test = any(row.test == row.test for row in rows)
     heads = ["estimator", "training data", "±", *(["held-out data", "±"] if has_test else []), "rows", "ln Z", "±"]
     body = [
@@ -75,23 +75,17 @@ def likelihoods(found: Findings) -> str:
     note = ""
     if any(row.estimator == "pseudo" for row in rows):
         note = '<p class="small">The pseudo-likelihood has a different scale; use it only to compare machines.</p>'
-    if found.landscape is None:
+    if run.landscape is None:
         note = '<p class="small">Log-likelihood of the observed values. Real columns are standardized.</p>'
     words = explain("log-likelihood", "ln Z")
-    return f'<div class="wide">{table(heads, body)}</div>{note}{items(found.likelihoods.warnings)}{words}'
+    return f'<div class="wide">{table(heads, body)}</div>{note}{items(run.likelihoods.warnings)}{words}'
 
 
-def explain(*names: str) -> str:
-    """Return a collapsible list of explanations of terms."""
-    parts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(EXPLANATIONS[name])}</dd>" for name in names)
-    return unfold("What do these terms mean?", f"<dl>{parts}</dl>", "words")
-
-
-def training(found: Findings) -> str:
+def training(run: RunResults) -> str:
     """Return the training curves, and the number and free energies of solutions by epoch."""
-    shown = [figures.training(found.records)]
-    if found.landscape is not None and len(found.landscape.track.epochs) > 1:
-        shown.append(figures.solutions(found.landscape.track))
+    shown = [figures.training(run.records)]
+    if run.landscape is not None and len(run.landscape.track.epochs) > 1:
+        shown.append(figures.solutions(run.landscape.track))
     return grid([figure for figure in shown if figure is not None])
 
 
@@ -100,7 +94,7 @@ def grid(shown: Sequence[Figure]) -> str:
     return f'<div class="pictures">{"".join(own.html() for own in shown)}</div>' if shown else ""
 
 
-def legend(landscape: LandscapeFindings) -> str:
+def legend(landscape: LandscapeResults) -> str:
     """Return the color legend of labels and free energies."""
     labels = landscape.labels
     names = "" if labels is None else "".join(
@@ -117,14 +111,14 @@ def legend(landscape: LandscapeFindings) -> str:
     )
 
 
-def solutions_without_script(found: Findings) -> str:
+def solutions_without_script(run: RunResults) -> str:
     """Return a figure or table of the solutions with the largest basins at the last epoch."""
-    assert found.landscape is not None
-    last = found.landscape.track.snapshots[-1]
+    assert run.landscape is not None
+    last = run.landscape.track.snapshots[-1]
     numbers = shown_solutions(last, N_WITHOUT_SCRIPT)
     if len(numbers) == 0:
         return ""
-    view = View(found)
+    view = View(run)
     if view.kind == "image":
         images = view.values(last.means[0][numbers])
         caption = f"The {len(numbers)} solutions with the largest basins at epoch {last.epoch}, largest first."
@@ -133,14 +127,14 @@ def solutions_without_script(found: Findings) -> str:
     return f'<div class="wide">{table(("", "F", "starts"), rows)}</div>'
 
 
-def tree(found: Findings) -> str:
+def tree(run: RunResults) -> str:
     """Return the tree of solutions, or an empty string if only one epoch was analyzed."""
-    assert found.landscape is not None
-    track = found.landscape.track
+    assert run.landscape is not None
+    track = run.landscape.track
     if len(track.epochs) < 2 or len(track.tree.counts) == 0:
         return ""
     places = {number: place for place, number in enumerate(shown_solutions(track.snapshots[-1]).tolist())}
-    svg = draw_tree(track.tree, View(found), found.landscape.labels, places)
+    svg = draw_tree(track.tree, View(run), run.landscape.labels, places)
     n_leaves = sum(node.leaf >= 0 for node in shown_branches(track.tree))
     of = "" if n_leaves == len(track.tree.counts) else f" (the {n_leaves} with the largest basins)"
     caption = (
@@ -154,38 +148,37 @@ def tree(found: Findings) -> str:
     return f"<h3>Tree</h3>{figure}</figcaption></figure>{help_text}{explain('tree', 'start', 'basin')}"
 
 
-def learned(found: Findings) -> str:
+def learned(run: RunResults) -> str:
     """Return samples, data and receptive fields, or an empty string for data that are not images."""
-    shape = found.image_shape
-    if shape is None:
+    images = run.images
+    if images is None:
         return ""
-    size = (shape[0], shape[1])
     parts = []
-    for ranking in found.rankings:
-        figure = figures.receptive_fields(ranking, size)
+    for ranking in images.rankings:
+        figure = figures.receptive_fields(ranking, images.shape)
         parts.append(
             f'<div class="fields" data-layer="{ranking.layer}">{figure.html()}'
             '<div class="card" data-part="field" aria-live="polite" hidden></div></div>'
         )
-    near = ", framed in the color of the nearest row's label" if found.sample_labels is not None else ""
+    near = ", framed in the color of the nearest row's label" if images.sample_labels is not None else ""
     caption = f"Samples after {SAMPLE_SWEEPS} Gibbs sweeps, starting from the data rows shown{near}."
     shown = [
-        figures.samples(found.samples, size, caption, "samples", found.sample_labels),
-        figures.samples(found.rows, size, "Data rows.", "data"),
+        figures.samples(images.samples, images.shape, caption, "samples", images.sample_labels),
+        figures.samples(images.rows, images.shape, "Data rows.", "data"),
     ]
     heading = "<h2>What the machine has learned</h2>"
     return f"{heading}{grid(shown)}<h3>Receptive fields</h3>{''.join(parts)}{explain('receptive field')}"
 
 
-def fields_for_script(found: Findings) -> list[dict[str, Any]]:
+def fields_for_script(run: RunResults) -> list[dict[str, Any]]:
     """Collect the data that the script shows when a receptive field is selected."""
-    if found.image_shape is None or found.landscape is None:
+    if run.images is None or run.landscape is None:
         return []
-    starts = found.landscape.track.starts
-    x = found.machine.layers[0].to_data(starts)
-    means = hidden_means(found.machine, x.to(found.machine.device, found.machine.dtype))
+    starts, (height, width) = run.landscape.track.starts, run.images.shape
+    x = run.machine.layers[0].to_data(starts)
+    means = hidden_means(run.machine, x.to(run.machine.device, run.machine.dtype))
     layers = []
-    for ranking, own in zip(found.rankings, means, strict=True):
+    for ranking, own in zip(run.images.rankings, means, strict=True):
         order = figures.shown_fields(ranking)
         values = own.flatten(1).cpu()[:, order]
         layers.append(
@@ -195,14 +188,14 @@ def fields_for_script(found: Findings) -> list[dict[str, Any]]:
                 "unit": order.tolist(),
                 "activation": [round(value, 3) for value in ranking.activation[order].tolist()],
                 "rows": values.argsort(dim=0, descending=True)[:N_TOP_ROWS].T.tolist(),
-                "ratio": found.image_shape[0] / found.image_shape[1],
+                "ratio": height / width,
             }
         )
     return layers
 
 
-def settings(found: Findings) -> str:
+def settings(run: RunResults) -> str:
     """Return a collapsible table of the settings of a run."""
-    values: Mapping[str, object] = found.settings
+    values: Mapping[str, object] = run.settings
     known = [(name, str(value)) for name, value in values.items() if value is not None]
     return unfold("Settings of the run", f'<div class="wide">{pairs(known)}</div>', "settings")

@@ -1,4 +1,4 @@
-"""Results shown on the report page of a table."""
+"""Results shown on the report page of a table: columns of data and samples, hidden units and classes."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.apps.report.columns import Array, Column, ColumnSummary, associations, columns_of, summarize
-from tapmachine.apps.report.responses import ClassSummary, classes_of, hidden_responses
+from tapmachine.analysis.features import hidden_means
+from tapmachine.apps.report.columns import (
+    Array,
+    Column,
+    ColumnSummary,
+    association,
+    associations,
+    columns_of,
+    summarize,
+)
 from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
@@ -18,39 +26,55 @@ N_SAMPLES = 2000
 N_CHAINS, SAMPLE_SWEEPS = 500, 200  # for machines without independent samples
 MOST_COLUMNS = 40  # maximum number of columns whose distributions are shown
 MOST_PAIRED = 24  # maximum number of columns in the matrix of associations
+MOST_UNITS = 24  # maximum number of hidden units shown
+MOST_ROWS = 2000  # maximum number of data rows used to compute the associations of hidden units
 
 
-class TableFindings(NamedTuple):
+class ClassSummary(NamedTuple):
+    """One class of a mixture model of a table.
+
+    Attributes:
+        probability: Probability that a row belongs to the class.
+        values: Typical value of each column: the mean, or the most probable category and its probability.
+        deviations: Deviation of each typical value from the average of all rows, shown as the color of the table cell.
+    """
+
+    probability: float
+    values: list[str]
+    deviations: list[float]
+
+
+class TableResults(NamedTuple):
     """Results on the columns of a table.
 
     Attributes:
+        columns: Columns of the table.
         summaries: Comparisons of data and samples for the columns shown, in the order of the table.
-        n_columns: Total number of columns.
         paired: Names of the columns in the matrices of associations.
         associations: Associations between columns in the data and in the samples, (n_paired, n_paired) each.
         units: Names of the hidden units shown.
         responses: Association of each hidden unit with the paired columns, (n_units, n_paired).
         classes: Classes of a mixture model; empty for other machines.
-        n_rows, n_gappy: Number of rows, and number of rows with missing values.
+        n_rows, n_incomplete: Number of rows, and number of rows with missing values.
         independent: Whether the samples are independent.
-        binary_shares: Fraction of the second value of each binary column in the data and in the samples.
+        binary_fractions: Fraction of the second value of each binary column in the data and in the samples.
     """
 
+    columns: list[Column]
     summaries: list[ColumnSummary]
-    n_columns: int
     paired: list[str]
     associations: tuple[Array, Array]
     units: list[str]
     responses: Array
     classes: list[ClassSummary]
     n_rows: int
-    n_gappy: int
+    n_incomplete: int
     independent: bool
-    binary_shares: list[tuple[float, float]]
+    binary_fractions: list[tuple[float, float]]
 
 
 @torch.no_grad()
-def table_findings(data: RunData[Tensor], machine: BoltzmannMachine, seed: int = 0) -> TableFindings:
+def table_results(data: RunData[Tensor], machine: BoltzmannMachine, seed: int = 0) -> TableResults:
     """Compare the columns of data and samples. The data may have missing values.
 
     Args:
@@ -60,30 +84,31 @@ def table_findings(data: RunData[Tensor], machine: BoltzmannMachine, seed: int =
     """
     x, columns = data.train, columns_of(data, machine)
     samples, independent = draw_rows(machine, x, seed)
-    values = [(own.values(x), own.values(samples)) for own in columns]
+    values = [(column.values(x), column.values(samples)) for column in columns]
     summaries = [summarize(column, *both) for column, both in zip(columns, values, strict=True)]
-    binary = [(own.shares[0][1], own.shares[1][1]) for own in summaries if own.column.kind == "binary"]
-    if len(summaries) > MOST_COLUMNS:
-        worst = sorted(range(len(summaries)), key=lambda i: -summaries[i].difference)[:MOST_COLUMNS]
-        summaries = [summaries[i] for i in sorted(worst)]
-    chosen = _most_associated(columns, [own for own, _ in values])
-    pairs = [[values[i][side] for i in chosen] for side in (0, 1)]
-    kinds = [columns[i] for i in chosen]
-    names, responses = hidden_responses(machine, x, kinds)
-    is_gappy = x.isnan().any(1) if x.is_floating_point() else torch.zeros(len(x), dtype=torch.bool)
-    return TableFindings(
-        summaries,
-        len(columns),
-        [own.name for own in kinds],
-        (associations(kinds, pairs[0]), associations(kinds, pairs[1])),
-        names,
+    worst = sorted(range(len(columns)), key=lambda index: -summaries[index].difference)[:MOST_COLUMNS]
+    chosen = _most_associated([in_data for in_data, _ in values])
+    paired = [columns[index] for index in chosen]
+    in_data, in_samples = (associations(paired, [values[index][side] for index in chosen]) for side in (0, 1))
+    units, responses = hidden_responses(machine, x, paired)
+    return TableResults(
+        columns,
+        [summaries[index] for index in sorted(worst)],
+        [column.name for column in paired],
+        (in_data, in_samples),
+        units,
         responses,
         classes_of(machine, columns),
         len(x),
-        int(is_gappy.sum()),
+        len(x) - len(_complete(x)),
         independent,
-        binary,
+        [(s.fractions[0][1], s.fractions[1][1]) for s in summaries if s.column.kind == "binary"],
     )
+
+
+def _complete(x: Tensor) -> Tensor:
+    """Return the rows without missing values."""
+    return x[~x.isnan().any(1)] if x.is_floating_point() else x
 
 
 def draw_rows(machine: BoltzmannMachine, x: Tensor, seed: int) -> tuple[Tensor, bool]:  # (K, n)
@@ -96,18 +121,69 @@ def draw_rows(machine: BoltzmannMachine, x: Tensor, seed: int) -> tuple[Tensor, 
     mixture = mixture_of(machine)
     if mixture is not None:
         return mixture.sample(N_SAMPLES, generator).cpu(), True
-    complete = x[~x.isnan().any(1)] if x.is_floating_point() else x
+    complete = _complete(x)
     which = torch.randint(len(complete), (N_CHAINS,), generator=torch.Generator().manual_seed(seed))
     start = check_rows(machine, complete[which].to(machine.device))
     drawn = gibbs(machine, start, SAMPLE_SWEEPS, generator)[0].cpu()
     return machine.layers[0].to_data(drawn), False
 
 
-def _most_associated(columns: list[Column], values: list[Array]) -> list[int]:
+def _most_associated(values: list[Array]) -> list[int]:
     """Return the indices of the non-constant columns, limited to those with the strongest correlations."""
-    varied = [i for i, own in enumerate(values) if len(own[~np.isnan(own)]) and np.ptp(own[~np.isnan(own)]) > 0]
+    known = [column[~np.isnan(column)] for column in values]
+    varied = [index for index, column in enumerate(known) if len(column) and np.ptp(column) > 0]
     if len(varied) <= MOST_PAIRED:
         return varied
-    filled = [np.where(np.isnan(values[i]), np.nanmean(values[i]), values[i]) for i in varied]
+    filled = [np.where(np.isnan(values[i]), known[i].mean(), values[i]) for i in varied]
     strength = np.abs(np.corrcoef(filled) - np.eye(len(varied))).max(1)
     return sorted(varied[i] for i in np.argsort(-strength, kind="stable")[:MOST_PAIRED])
+
+
+def hidden_responses(machine: BoltzmannMachine, x: Tensor, columns: list[Column]) -> tuple[list[str], Array]:
+    """Compute the associations between columns and the hidden units that vary most between rows.
+
+    Returns:
+        The names of the hidden units, and the associations, (n_units, n_columns).
+    """
+    if machine.is_pairwise or not columns:
+        return [], np.zeros((0, len(columns)))
+    complete = _complete(x)[:MOST_ROWS]
+    means = hidden_means(machine, check_rows(machine, complete.to(machine.device)))[0].flatten(1).double().cpu().numpy()
+    hidden = machine.layers[1]
+    # Beside other hidden units, unbounded ones only encode the correlations of real columns.
+    is_latent = [len(hidden.parts) == 1 or part.support.bounds[0] > -np.inf for part in hidden.parts]
+    spread = means.std(0) * np.repeat(is_latent, hidden.sizes)
+    order = [unit for unit in np.argsort(-spread, kind="stable")[:MOST_UNITS] if spread[unit] > 1e-6]
+    values = [(column.values(complete), column.kind != "categorical") for column in columns]
+    table = [[association(means[:, unit], own, True, is_number) for own, is_number in values] for unit in order]
+    return [f"unit {unit}" for unit in order], np.array(table).reshape(len(order), len(columns))
+
+
+def classes_of(machine: BoltzmannMachine, columns: list[Column]) -> list[ClassSummary]:
+    """Return the classes of a table by decreasing probability.
+
+    The list is empty for machines without classes, and if components have different covariances.
+    """
+    mixture = mixture_of(machine)
+    if mixture is None or not mixture.blocks or len(mixture.covariances) > 1:
+        return []
+    probabilities, means = mixture.probabilities, mixture.component_means()
+    overall = probabilities @ means
+    spread = (probabilities @ (means - overall) ** 2).sqrt()
+    spread[mixture.real] = (spread[mixture.real] ** 2 + mixture.covariances[0].diagonal()).sqrt()
+    classes = []
+    for index in probabilities.argsort(descending=True).tolist():
+        values, deviations = [], []
+        for column in columns:
+            mean, average = means[index][column.components], overall[column.components]
+            if column.is_number:
+                values.append(f"{column.shift + column.scale * float(mean[0]):.4g}")
+                deviations.append(float((mean[0] - average[0]) / spread[column.components][0].clamp(min=1e-12)))
+                continue
+            if column.kind == "binary":
+                mean, average = torch.cat((1 - mean, mean)), torch.cat((1 - average, average))
+            best = int(mean.argmax())
+            values.append(f"{column.categories[best]} {100 * float(mean[best]):.0f} %")
+            deviations.append(2 * float(mean[best] - average[best]))
+        classes.append(ClassSummary(float(probabilities[index]), values, deviations))
+    return classes

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d
 
-from tapmachine.apps.report.results import Findings
+from tapmachine.apps.report.results import RunResults
 
 MOST_PIXELS = 48  # maximum side length of an image; larger images are reduced
 MOST_BARS = 400  # maximum number of bars
@@ -19,8 +19,8 @@ class View:
         names: Names of the columns shown as bars; empty for other types of display.
     """
 
-    def __init__(self, found: Findings) -> None:
-        units, shape = found.machine.layers[0], found.image_shape
+    def __init__(self, run: RunResults) -> None:
+        units, shape = run.machine.layers[0], None if run.images is None else run.images.shape
         if len(units.state_shape) == 2:
             self.kind, height, width = "heat", units.state_shape[1], min(units.n, MOST_BARS)
         elif shape is not None and shape[0] * shape[1] == units.n:
@@ -30,27 +30,21 @@ class View:
             self.kind, height, width = "bars", 1, min(units.n, MOST_BARS)
         self.height, self.width, self._shape = max(1, height), max(1, width), shape
         lower, upper = (bound.detach().double().cpu() for bound in units.bounds())
-        if not bool(torch.isfinite(upper - lower).all()) and found.landscape is not None:
-            starts = found.landscape.track.starts.double()
+        if not bool(torch.isfinite(upper - lower).all()) and run.landscape is not None:
+            starts = run.landscape.track.starts.double()
             lower, upper = starts.amin(0), starts.amax(0)
         self.lower, self.length = lower, torch.where(upper > lower, upper - lower, 1.0)
-        self.names = [own.name for own in found.columns] if self.kind == "bars" and units.n <= MOST_BARS else []
-        if len(self.names) != units.n:
+        self.names = [] if run.table is None else [column.name for column in run.table.columns]
+        if self.kind != "bars" or not len(self.names) == self.width == units.n:
             self.names = []
 
     def values(self, rows: Tensor) -> Tensor:  # (K, *state_shape) -> (K, height·width)
         """Scale rows to [0, 1] and reduce them to the size of the view."""
-        share = ((rows.double() - self.lower) / self.length).clamp(0, 1)
+        values = ((rows.double() - self.lower) / self.length).clamp(0, 1)
         if self.kind == "heat":
-            return adaptive_avg_pool1d(share.transpose(1, 2), self.width).flatten(1)
+            return adaptive_avg_pool1d(values.transpose(1, 2), self.width).flatten(1)
         if self.kind == "bars":
-            return adaptive_avg_pool1d(share.flatten(1).unsqueeze(1), self.width).squeeze(1)
+            return adaptive_avg_pool1d(values.flatten(1).unsqueeze(1), self.width).squeeze(1)
         assert self._shape is not None
-        images = share.view(-1, 1, self._shape[0], self._shape[1])
-        return adaptive_avg_pool2d(images, (self.height, self.width)).flatten(1)
-
-    def small(self, rows: Tensor) -> Tensor:  # (K, pixels) -> (K, height·width)
-        """Reduce images to the size of the view without scaling their values."""
-        assert self._shape is not None
-        images = rows.double().view(-1, 1, self._shape[0], self._shape[1])
+        images = values.view(-1, 1, self._shape[0], self._shape[1])
         return adaptive_avg_pool2d(images, (self.height, self.width)).flatten(1)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from tapmachine import __version__
 from tapmachine.apps.report import sections, table_sections
+from tapmachine.apps.report.explanations import explain
 from tapmachine.apps.report.figures import Figure
-from tapmachine.apps.report.results import N_STARTS, Findings, Say, look_at
+from tapmachine.apps.report.results import N_STARTS, RunResults, Say, analyze
 from tapmachine.apps.report.scripted import for_script
 from tapmachine.display.html import escape, items, table
 from tapmachine.machine.files import write_atomically
@@ -47,11 +48,11 @@ class Report(NamedTuple):
 
     Attributes:
         path: Path to the HTML file.
-        findings: Results shown on the page, one entry per run.
+        runs: Results shown on the page, one entry per run.
     """
 
     path: Path
-    findings: list[Findings]
+    runs: list[RunResults]
 
 
 def write_report(
@@ -74,97 +75,89 @@ def write_report(
         The path to the page and its contents.
     """
     options = options or Options()
-    findings = []
+    runs = []
     for session in sessions:
-        heard = say if len(sessions) == 1 else lambda line, path=session.path: say(f"{path}: {line}")
-        findings.append(look_at(session, options.n_starts, heard, options.data, options.labels))
+        progress = say if len(sessions) == 1 else lambda line, path=session.path: say(f"{path}: {line}")
+        runs.append(analyze(session, options.n_starts, progress, options.data, options.labels))
     first = sessions[0].path
     path = out or (first.with_suffix(".html") if sessions[0].run is None else first / "report.html")
     command = options.command or f"tapmachine report {' '.join(str(session.path) for session in sessions)}"
-    write_atomically(path, page(findings, options.title, more, command).encode())
-    return Report(path, findings)
+    write_atomically(path, page(runs, options.title, more, command).encode())
+    return Report(path, runs)
 
 
-def page(findings: Sequence[Findings], title: str | None = None, more: Sequence[Figure] = (), command: str = "") -> str:
+def page(runs: Sequence[RunResults], title: str | None = None, more: Sequence[Figure] = (), command: str = "") -> str:
     """Return the HTML of a report page."""
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     made_by = f" · <code>{escape(command)}</code>" if command else ""
-    is_one = len(findings) == 1
     hero = f'<div class="hero">{"".join(figure.html() for figure in more)}</div>' if more else ""
     return Template(_resource("page.html")).substitute(
         policy=POLICY,
-        title=escape(title or " and ".join(found.name for found in findings)),
+        title=escape(title or " and ".join(run.name for run in runs)),
         style=_resource("page.css"),
         origin=f"tapmachine {__version__} · {when}{made_by}",
-        before=hero + ("" if is_one else _comparison(findings)),
-        layout="runs one" if is_one else "runs several",
-        runs="\n".join(_run(found, is_one) for found in findings),
+        before=hero + (_comparison(runs) if len(runs) > 1 else ""),
+        layout="runs one" if len(runs) == 1 else "runs several",
+        runs="\n".join(_run(run, len(runs) == 1) for run in runs),
         script="\n".join(map(_resource, SCRIPTS)),
     )
 
 
-def _run(found: Findings, is_alone: bool) -> str:
+def _run(run: RunResults, is_alone: bool) -> str:
     """Return the HTML of one run."""
-    script = for_script(found)
-    parts = ["" if is_alone else f"<h2>{escape(found.name)}</h2>", sections.facts(found)]
-    if found.landscape is not None:
-        last = found.landscape.track.snapshots[-1]
+    script = for_script(run)
+    parts = ["" if is_alone else f"<h2>{escape(run.name)}</h2>", sections.facts(run)]
+    if run.landscape is not None:
+        last = run.landscape.track.snapshots[-1]
         parts += [
             f"<h2>TAP solutions</h2><div data-part='findings'><p>At epoch <span>{last.epoch}</span>:</p>",
-            items(found.landscape.sentences[-1], "findings"),
+            items(run.landscape.sentences[-1], "findings"),
             "</div>",
-            sections.explain("solution", "start", "basin", "free energy F", "stable"),
-            sections.legend(found.landscape),
+            explain("solution", "start", "basin", "free energy F", "stable"),
+            sections.legend(run.landscape),
             _resource("explorer.html") if script is not None else "",
-            f"<noscript>{sections.solutions_without_script(found)}</noscript>",
-            sections.tree(found),
+            f"<noscript>{sections.solutions_without_script(run)}</noscript>",
+            sections.tree(run),
         ]
-    parts.append(sections.learned(found))
-    if found.table is not None:
-        names = [own.name for own in found.columns]
-        parts += [
-            table_sections.columns(found.table),
-            table_sections.responses(found.table, names),
-            table_sections.associations(found.table),
-        ]
-    curves = sections.training(found)
-    parts += [f"<h2>Training</h2>{curves}" if curves else ""]
+    parts.append(sections.learned(run))
+    if run.table is not None:
+        sections_of_table = (table_sections.columns, table_sections.responses, table_sections.associations)
+        parts += [section(run.table) for section in sections_of_table]
+    curves = sections.training(run)
     parts += [
+        f"<h2>Training</h2>{curves}" if curves else "",
         "<h2>Log-likelihood</h2><p>Mean log-likelihood per row, in nats.</p>",
-        sections.likelihoods(found),
-        sections.settings(found),
+        sections.likelihoods(run),
+        sections.settings(run),
     ]
     if script is not None:
-        script["fields"] = sections.fields_for_script(found)
+        script["fields"] = sections.fields_for_script(run)
         parts.append(f'<script type="application/json" class="data">{_json(script)}</script>')
     inside = "\n".join(part for part in parts if part)
-    return f'<article class="run" aria-label="{escape(found.name)}">{inside}</article>'
+    return f'<article class="run" aria-label="{escape(run.name)}">{inside}</article>'
 
 
-def _comparison(findings: Sequence[Findings]) -> str:
+def _comparison(runs: Sequence[RunResults]) -> str:
     """Return HTML tables of the main results of all runs and of the settings that differ."""
-    rows: list[tuple[object, ...]] = [("machine", *(found.machine.summary() for found in findings))]
-    best = [sections.best_likelihood(found) for found in findings]
-    rows.append(("log-likelihood of training data", *(own.train if own else None for own in best)))
-    rows.append(("log-likelihood of held-out data", *(own.test if own else None for own in best)))
-    rows.append(("estimator", *(own.estimator if own else None for own in best)))
-    last = [None if found.landscape is None else found.landscape.track.snapshots[-1] for found in findings]
-    rows.append(("solutions", *(own.n_solutions if own else None for own in last)))
-    rows.append(("stable solutions", *(int(own.stable.sum()) if own else None for own in last)))
-    names = dict.fromkeys(name for found in findings for name in found.settings)
-    differing = [
-        (name, *(found.settings.get(name) for found in findings))
-        for name in names
-        if len({str(found.settings.get(name)) for found in findings}) > 1
+    best = [sections.best_likelihood(run) for run in runs]
+    last = [None if run.landscape is None else run.landscape.track.snapshots[-1] for run in runs]
+    rows: list[tuple[object, ...]] = [
+        ("machine", *(run.machine.summary() for run in runs)),
+        ("log-likelihood of training data", *(row and row.train for row in best)),
+        ("log-likelihood of held-out data", *(row and row.test for row in best)),
+        ("estimator", *(row and row.estimator for row in best)),
+        ("solutions", *(snapshot and snapshot.n_solutions for snapshot in last)),
+        ("stable solutions", *(snapshot and int(snapshot.stable.sum()) for snapshot in last)),
     ]
-    heads = ["", *(found.name for found in findings)]
-    return (
-        f'<section class="comparison"><h2>Side by side</h2><div class="wide">{table(heads, rows, "numbers", 2)}</div>'
-        f'<h3>Settings that differ</h3><div class="wide">{table(heads, differing, "numbers", 4)}</div></section>'
-        if differing
-        else f'<section class="comparison"><h2>Side by side</h2><div class="wide">{table(heads, rows, "numbers", 2)}'
-        "</div><p>The runs have the same settings.</p></section>"
-    )
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    settings = [(name, *(run.settings.get(name) for run in runs)) for name in names]
+    differing = [row for row in settings if len({*map(str, row[1:])}) > 1]
+    heads = ["", *(run.name for run in runs)]
+    rest = "<p>The runs have the same settings.</p>"
+    if differing:
+        rest = f'<h3>Settings that differ</h3><div class="wide">{table(heads, differing, "numbers", 4)}</div>'
+    results = f'<div class="wide">{table(heads, rows, "numbers", 2)}</div>'
+    return f'<section class="comparison"><h2>Side by side</h2>{results}{rest}</section>'
 
 
 def _json(value: object) -> str:
