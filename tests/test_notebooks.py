@@ -1,4 +1,4 @@
-"""Notebooks run, and objects show themselves in them."""
+"""Objects show themselves in notebooks."""
 
 import json
 import sys
