@@ -17,6 +17,8 @@ from run_cases import bars, command
 
 import tapmachine as tm
 from tapmachine.data.sources import read
+from tapmachine.machine.conditioning import hidden_machine
+from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 
 ROWS = bars(20).astype(np.float64)
 
@@ -283,14 +285,14 @@ FUNCTIONS = {
     "gibbs_posterior": lambda x: tm.posterior.gibbs_posterior(small(), x, FLIPS, n_sweeps=3).mean,
     "anomaly_score": lambda x: tm.posterior.anomaly_score(small(), x),
     "surprise": lambda x: tm.posterior.conditional_surprise(small(), x),
-    "nearest_neighbors, data": lambda x: tm.posterior.nearest_neighbors(x, X),
-    "nearest_neighbors, y": lambda x: tm.posterior.nearest_neighbors(X, x),
-    "pointwise_estimate": lambda x: tm.posterior.pointwise_estimate(tm.Binary(4), x, FLIPS).mean,
+    "nearest_neighbors, data": lambda x: nearest_neighbors(x, X),
+    "nearest_neighbors, y": lambda x: nearest_neighbors(X, x),
+    "pointwise_estimate": lambda x: pointwise_estimate(tm.Binary(4), x, FLIPS).mean,
     "solve": lambda x: tm.solve(small(), x).free_energy,
     "solve, noisy": lambda x: tm.solve(small(), tm.solver.noisy_start(small(), x, 0.1)).free_energy,
     "find_solutions": lambda x: tm.find_solutions(small(), x).free_energy,
     "hidden_means": lambda x: tm.analysis.hidden_means(small(), x)[-1],
-    "hidden_given": lambda x: tm.solve(tm.machine.hidden_machine(deep(), x)).free_energy,
+    "hidden_given": lambda x: tm.solve(hidden_machine(deep(), x)).free_energy,
     "clamp": lambda x: tm.solve(tm.clamp(small(), x)).free_energy,
     "gibbs": lambda x: tm.gibbs(small(), x, 2, torch.Generator().manual_seed(0))[0],
     "rank_fields": lambda x: tm.analysis.receptive_fields(small(), x).spread,

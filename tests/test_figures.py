@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from tapmachine.analysis.landscape import SolutionTree
 from tapmachine.analysis.landscape.figures import free_energies, map_thumbnails, solution_map, tree
 from tapmachine.display import charts
 from tapmachine.display.figures import COLORS, figure_style, new_figure, styled, svg
 from tapmachine.display.images import image_grid, image_strips
+from tapmachine.landscape import SolutionTree
 
 
 def axes():

@@ -22,9 +22,10 @@ from tapmachine.posterior.exact import exact_posterior
 from tapmachine.posterior.measurements import Measurements, recover
 from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
 from tapmachine.posterior.observations import as_examples, as_observations
-from tapmachine.solver import Scheme, default_scheme, solve
+from tapmachine.solver import Scheme, solve
 from tapmachine.solver.driver import Progress
 from tapmachine.solver.starts import StartingPoint, starting_moments
+from tapmachine.solver.validity import default_scheme
 from tapmachine.units import Units
 
 N_NEIGHBORS = 3  # default number of similar examples used as initial states

@@ -18,8 +18,5 @@ if TYPE_CHECKING:
     from tapmachine.solver.schemes.third_order import ThirdOrderTAP as ThirdOrderTAP
     from tapmachine.solver.starts import noisy_start as noisy_start
     from tapmachine.solver.starts import random_start as random_start
-    from tapmachine.solver.validity import check_mean_field as check_mean_field
-    from tapmachine.solver.validity import default_scheme as default_scheme
-    from tapmachine.solver.validity import has_mean_field as has_mean_field
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -56,7 +56,7 @@ def landscape(
     from tapmachine.machine.files import write_atomically
     from tapmachine.runs.data import named
     from tapmachine.runs.session import Session
-    from tapmachine.solver import check_mean_field
+    from tapmachine.solver.validity import check_mean_field
 
     if start_from not in STARTS:
         raise ValueError(f"--from is {start_from!r}; expected one of {', '.join(STARTS)}")

@@ -27,7 +27,7 @@ from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.machine.sampler import gibbs
 from tapmachine.runs.data import RunData
 from tapmachine.runs.session import Session
-from tapmachine.solver import has_mean_field
+from tapmachine.solver.validity import has_mean_field
 from tapmachine.training.gaps import take_gaps
 
 N_STARTS = 500

@@ -26,8 +26,9 @@ from tapmachine.posterior.measurements.task import Task
 from tapmachine.posterior.measurements.vamp import VAMP, ExpectationPropagation
 from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
 from tapmachine.posterior.observations import as_examples, check_free
-from tapmachine.solver import Scheme, default_scheme
+from tapmachine.solver import Scheme
 from tapmachine.solver.starts import StartingPoint
+from tapmachine.solver.validity import default_scheme
 
 EXACT = "exact"  # the posterior is a mixture of Gaussians and requires no engine
 ENGINES: dict[str, type[Engine[Any]]] = {"gamp": GAMP, "vamp": VAMP, "ep": ExpectationPropagation}
