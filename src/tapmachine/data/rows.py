@@ -30,7 +30,7 @@ def every(x: Rows | Array, most: int) -> Tensor:
 
 def held_in_memory(x: Rows) -> Tensor:
     """Return all rows of a tensor, or as many evenly spaced rows of other data as fit into memory."""
-    return x if isinstance(x, Tensor) else every(x, x.most_in_memory)
+    return every(x, x.most_in_memory) if isinstance(x, LazyRows) else x
 
 
 def parts(x: Rows | Array) -> Iterator[tuple[int, Tensor]]:
