@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from tapmachine import CD, Binary, Gaussian, TAPObjective, dbm, exact_log_likelihood, exact_log_partition, fit, rbm
 from tapmachine.apps.cli import app
 from tapmachine.data.errors import DivergenceError, EstimateError, TrainingWarning
+from tapmachine.exact.gaussian import gaussian_log_partition
 from tapmachine.likelihood.compare import compare_likelihoods
-from tapmachine.likelihood.exact import gaussian_log_partition
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.session import read_machine
 from tapmachine.training import Monitor
