@@ -99,7 +99,7 @@ def test_every_stratum_has_one_number(n_chains, dtype):
 def test_shares_of_processes_are_parts_of_the_whole(size):
     points = lattice(10, torch.float64)
     whole = strata(points, 6, generator(3))
-    parts = [strata(points[World(rank, size).share(10)], 6, generator(3)) for rank in range(size)]
+    parts = [strata(points[World(rank, size).part(10)], 6, generator(3)) for rank in range(size)]
     assert torch.equal(torch.cat(parts), whole)
 
 
@@ -340,7 +340,7 @@ def sampled_slopes(machine, objective, runs, steps):
     """Of every run the gradient after some steps, (runs, parameters)."""
     x, found = rows_of(machine, 20), []
     for seed in range(runs):
-        context = Context(machine, x, x, generator(seed))
+        context = Context(machine, x, generator(seed))
         carry = objective.prepare(context)
         with torch.no_grad():
             for _ in range(steps):
@@ -392,9 +392,9 @@ def in_two_groups():
 def test_chains_restart_less_and_less_often(restarts):
     machine, here, there = in_two_groups()
     objective = PCD(1, n_chains=1000, restarts=restarts)
-    carry = objective.prepare(Context(machine, here, here, generator()))
+    carry = objective.prepare(Context(machine, here, generator()))
     assert bool((carry[0] == -1).all())
-    elsewhere = Context(machine, there, there, generator(1))
+    elsewhere = Context(machine, there, generator(1))
     with torch.no_grad():
         for _ in range(200):
             carry = objective.draw(elsewhere, carry)
@@ -412,7 +412,7 @@ def test_chains_restart_less_and_less_often(restarts):
 def test_chains_begin_as_often_as_rows_weigh():
     machine, here, there = in_two_groups()
     batch = torch.cat((here[:1], there[:1], there[:1]))
-    context = Context(machine, batch, batch, generator(), torch.tensor([2.25, 0.75, 0.0]))
+    context = Context(machine, batch, generator(), torch.tensor([2.25, 0.75, 0.0]))
     carry = PCD(1, n_chains=8).prepare(context)
     assert int((carry[0] == -1).all(-1).sum()) == 6
     assert len(PCD(1).prepare(context)[0]) == 3  # the batch size
@@ -425,7 +425,7 @@ def test_processes_together_have_the_chains_of_one(kinds, size):
     x, n_chains = rows_of(machine, 6), 10
 
     def chains(world, steps=3):
-        context = Context(machine, x, x, generator(4), world=world)
+        context = Context(machine, x, generator(4), world=world)
         objective = PCD(2, n_chains=n_chains)
         carry, values = objective.prepare(context), []
         assert objective.is_split
@@ -446,8 +446,8 @@ def test_more_processes_than_chains_are_refused():
     machine = rbm(Binary(3), Binary(2))
     x = rows_of(machine, 6)
     with pytest.raises(ValueError, match="2 chains cannot be divided among 3 processes"):
-        PCD(1, n_chains=2).prepare(Context(machine, x, x, generator(), world=World(0, 3)))
-    PCD(1, n_chains=2, stratified=False).prepare(Context(machine, x, x, generator(), world=World(0, 3)))
+        PCD(1, n_chains=2).prepare(Context(machine, x, generator(), world=World(0, 3)))
+    PCD(1, n_chains=2, stratified=False).prepare(Context(machine, x, generator(), world=World(0, 3)))
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_chains_that_every_process_has(machine, objective):
     x = rows_of(machine, 6)
     found = []
     for world in (World(0, 1), World(1, 2)):
-        context = Context(machine, x, x, generator(), world=world)
+        context = Context(machine, x, generator(), world=world)
         carry = objective.prepare(context)
         assert not objective.is_split
         value, carry = objective.model_free_energy(context, carry)

@@ -212,7 +212,7 @@ def test_landscape_and_annealing_are_divided(tmp_path):
 def test_shares_cover_everything_once():
     for size in (1, 2, 3, 7):
         for count in (0, 1, 5, 100):
-            shares = [list(range(count))[World(rank, size).share(count)] for rank in range(size)]
+            shares = [list(range(count))[World(rank, size).part(count)] for rank in range(size)]
             assert [number for own in shares for number in own] == list(range(count))
             assert max(map(len, shares)) - min(map(len, shares)) <= 1
 

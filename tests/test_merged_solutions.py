@@ -50,7 +50,7 @@ def of_both(n_low: int, n_high: int) -> torch.Tensor:
 
 def free_energy(machine, x, weights=None, **options):
     objective = TAPObjective(**{"n_sweeps": 100, "merged": True} | options)
-    context = Context(machine, x, x, torch.Generator().manual_seed(0), weights)
+    context = Context(machine, x, torch.Generator().manual_seed(0), weights)
     return objective.model_free_energy(context, objective.prepare(context))[0]
 
 
@@ -237,7 +237,7 @@ def test_particles_without_a_finite_free_energy_are_excluded(monkeypatch, may_re
 
     def loss_and_gradients(rows, weights=None):
         machine.zero_grad()
-        context = Context(machine, rows, rows, torch.Generator(), weights)
+        context = Context(machine, rows, torch.Generator(), weights)
         value, carry = objective.model_free_energy(context, objective.prepare(context))
         value.backward()
         return [value.detach(), *(p.grad.clone() for p in machine.parameters())], int(objective.excluded(carry))
@@ -261,7 +261,7 @@ def test_nothing_is_read_while_particles_are_excluded(monkeypatch):
         machine, x = rbm(LightTailed(3), Binary(2), torch.empty(3, 2)), torch.empty(6, 3)
         for units, is_bounded in zip(machine.layers, (False, True), strict=True):
             units._bounded = is_bounded  # which is known before a step
-        context = Context(machine, x, x, torch.Generator())
+        context = Context(machine, x, torch.Generator())
         objective = TAPObjective(n_sweeps=4, merged=True)
         value, carry = objective.model_free_energy(context, objective.prepare(context))
         value.backward()

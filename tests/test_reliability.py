@@ -292,17 +292,16 @@ def test_an_injected_divergence_is_caught_within_a_step(value):
     trainer = Trainer(machine, x, epochs=2, batch_size=20, optimizer=momentum_sgd(machine, 0.05), seed=0)
     trainer.epoch()
     good = [p.detach().clone() for p in machine.parameters()]
-    real = trainer.step.objective.free_energies
+    real = trainer.step.objective.difference
     hits = []
 
-    def once(context, carry):
-        on_data, on_model, handed = real(context, carry)
+    def once(context, on_data, on_model):
         if not hits:
             hits.append(1)
             on_model = on_model * value
-        return on_data, on_model, handed
+        return real(context, on_data, on_model)
 
-    trainer.step.objective.free_energies = once
+    trainer.step.objective.difference = once
     with pytest.warns(UserWarning, match="undone"):
         record = trainer.epoch()
     assert record["divergences"] >= 1
@@ -334,15 +333,14 @@ def injections():
 
 def diverging(monkeypatch, objective, factor, steps):
     """Multiplies F of the machine by a factor in some steps, and sees to it that the one after them is sound."""
-    real, calls = CLASSES[objective].free_energies, []
+    real, calls = CLASSES[objective].difference, []
 
-    def free_energies(self, context, carry):
+    def difference(self, context, on_data, on_model):
         assert all(torch.isfinite(p).all() for p in context.machine.parameters())
         calls.append(1)
-        on_data, on_model, handed = real(self, context, carry)
-        return on_data, (on_model * factor if len(calls) in steps else on_model), handed
+        return real(self, context, on_data, on_model * factor if len(calls) in steps else on_model)
 
-    monkeypatch.setattr(CLASSES[objective], "free_energies", free_energies)
+    monkeypatch.setattr(CLASSES[objective], "difference", difference)
 
 
 def assert_nothing_saved_is_off(folder):

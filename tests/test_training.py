@@ -59,7 +59,6 @@ from tapmachine.training import step as step_module
 from tapmachine.training.batches import Batches
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import clamped_free_energy, sweep_from
-from tapmachine.training.loss import loss
 from tapmachine.training.objectives import from_batch
 from tapmachine.training.state import TrainingState
 from tapmachine.training.step import Step
@@ -115,7 +114,7 @@ def rows_with_a_bad_one(row):
 
 
 def context_of(machine, batch, seed=0):
-    return Context(machine, batch, batch, torch.Generator().manual_seed(seed))
+    return Context(machine, batch, torch.Generator().manual_seed(seed))
 
 
 def step_of(machine, objective, x, batch_size=None, seed=0, **options):
@@ -723,12 +722,12 @@ def test_a_loss_and_its_gradient_are_one_graph(kinds):
 
     def gradients(loss_of):
         machine.zero_grad()
-        value, carry = loss_of(step.context(x, None), step.objective, step.carry)
+        value, carry = loss_of(step.context(x, None), step.carry)
         value.backward()
         return [value.detach(), *carry, *(p.grad.clone() for p in machine.parameters())]
 
-    expected = gradients(loss)
-    for got, value in zip(gradients(torch.compile(loss, backend="aot_eager", fullgraph=True)), expected, strict=True):
+    expected, compiled = gradients(step.loss), torch.compile(step.loss, backend="aot_eager", fullgraph=True)
+    for got, value in zip(gradients(compiled), expected, strict=True):
         torch.testing.assert_close(got, value, rtol=1e-9, atol=1e-9)
 
 
@@ -856,12 +855,12 @@ def test_training_on_a_gpu_agrees(kind, compile):
 def test_data_and_samples_in_one_product_give_what_two_give(objective, kinds):
     machine, found = machine_of(kinds, [6, 4], seed=6, scale=0.5), []
     x = data_of(machine, 20)
-    for free_energies_of in (type(objective).free_energies, Objective.free_energies):
-        context = Context(machine, x, x, torch.Generator().manual_seed(1), torch.linspace(0.5, 1.5, 20).double())
-        on_data, on_model, carry = free_energies_of(objective, context, objective.prepare(context))
+    for loss_of in (type(objective).loss, Objective.loss):
+        context = Context(machine, x, torch.Generator().manual_seed(1), torch.linspace(0.5, 1.5, 20).double())
+        loss, carry = loss_of(objective, context, objective.prepare(context))
         machine.zero_grad()
-        (on_data.mean() - on_model).backward()
-        found.append([on_data, on_model, *carry, *(p.grad.clone() for p in machine.parameters())])
+        loss.backward()
+        found.append([loss, *carry, *(p.grad.clone() for p in machine.parameters())])
     for mine, other in zip(*found, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
 

@@ -181,7 +181,7 @@ def test_unique_solutions_count_once():
         objective = (
             UniqueSolutions(from_batch, len(starts), 100, TAP()) if unique else TAPObjective(n_sweeps=100, merged=False)
         )
-        context = Context(machine, starts, starts, torch.Generator())
+        context = Context(machine, starts, torch.Generator())
         value, _ = objective.model_free_energy(context, objective.prepare(context))
         gradients.append([value.detach(), *torch.autograd.grad(value, list(machine.parameters()))])
     for one, other in zip(*gradients, strict=True):
@@ -193,7 +193,7 @@ def test_unique_solutions_count_once():
 def test_noisy_starts_are_the_batch_with_some_units_drawn():
     machine = rbm(Binary(50), Binary(2))
     batch = torch.ones(200, 50)
-    context = Context(machine, batch, batch, torch.Generator().manual_seed(0))
+    context = Context(machine, batch, torch.Generator().manual_seed(0))
     x = noisy_batch(context, 100, 0.4)
     assert x.shape == (100, 50)
     assert float((x == 0).float().mean()) == pytest.approx(0.2, abs=0.02)  # half of the units that are drawn

@@ -34,7 +34,7 @@ class World(NamedTuple):
         """Whether the current process is the one that writes files and prints output (rank 0)."""
         return self.rank == 0
 
-    def share(self, count: int) -> slice:
+    def part(self, count: int) -> slice:
         """Return the slice of `count` items that belongs to this process.
 
         The shares of any two processes differ by at most one item.

@@ -38,7 +38,7 @@ class CapturedStep:
         self.graphs[0].register_generator_state(step.generator)
         with torch.cuda.graph(self.graphs[0]):
             context = step.context(*batches.take(self.selection))
-            self.gradients = step.backward(context, *step.loss(context, step.objective, step.carry))
+            self.gradients = step.backward(context, *step.loss(context, step.carry))
             if len(self.graphs) == 1:
                 self.result = step.update(self.gradients)
         if len(self.graphs) == 2:

@@ -1,7 +1,7 @@
 """Sampling objectives, which estimate F of the free machine from the states of Gibbs chains."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_count
-from tapmachine.machine.sampler import sweep_chain
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.sampler import Draw, draw_layers, independently, sweep_chain, upward
 from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import average, clamped_free_energy, summed_over_odd_layers
 from tapmachine.training.loss import Objective
@@ -37,38 +38,39 @@ class _Sampled(Objective):
         """Return the mean over the samples, or the contribution of this process to the mean."""
         return values.mean()
 
-    def hand_on(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
+    def next_carry(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
         """Return the state for the next step, given the samples and the fields on the odd layers."""
         return drawn
 
-    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        machine, drawn = context.machine, self.draw(context, carry)
-        fields: dict[int, Tensor] = {}
-        if machine.is_pairwise:
-            values = clamped_free_energy(machine, drawn[0])
-        else:
-            values, fields = summed_over_odd_layers(machine, drawn[: len(machine.layers)])
-        return self.average(context, values), self.hand_on(context, drawn, fields)
-
     def draw_given_rows(self, context: Context) -> list[Tensor]:
         """Draw the states of all layers of a deep machine, given the rows of this process."""
-        drawn = _given_rows(context, context.batch, _independently)
-        return [z[context.world.share(len(z))] for z in drawn]
+        machine = context.machine
+        drawn = _given_rows(machine, context.batch, independently(machine, context.generator))
+        return [z[context.world.part(len(z))] for z in drawn]
 
-    def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
+    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        machine, drawn = context.machine, self.draw(context, carry)
+        if machine.is_pairwise:
+            return self.average(context, clamped_free_energy(machine, drawn[0])), self.next_carry(context, drawn, {})
+        states = drawn[: len(machine.layers)]
+        fields = {index: machine.field_on(index, states) for index in range(1, len(states), 2)}
+        values = summed_over_odd_layers(machine, states, fields)
+        return self.average(context, values), self.next_carry(context, drawn, fields)
+
+    def loss(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
         machine = context.machine
         if machine.is_pairwise:
-            return super().free_energies(context, carry)
+            return super().loss(context, carry)
         drawn = self.draw(context, carry)
         given = [context.rows] if len(machine.layers) == 2 else self.draw_given_rows(context)
         # Rows and samples are states of the same layers, and one matrix product for both is faster than two.
         n_rows, states = len(context.rows), list(drawn[: len(machine.layers)])
         for index in range(0, len(states), 2):
             states[index] = torch.cat((given[index], states[index]))
-        values, fields = summed_over_odd_layers(machine, states)
-        on_data, on_samples = values[:n_rows], values[n_rows:]
-        fields = {index: field[n_rows:] for index, field in fields.items()}
-        return on_data, self.average(context, on_samples), self.hand_on(context, drawn, fields)
+        fields = {index: machine.field_on(index, states) for index in range(1, len(states), 2)}
+        values = summed_over_odd_layers(machine, states, fields)
+        loss = self.difference(context, values[:n_rows], self.average(context, values[n_rows:]))
+        return loss, self.next_carry(context, drawn, {index: field[n_rows:] for index, field in fields.items()})
 
 
 @final
@@ -96,12 +98,13 @@ class CD(_Sampled):
         return ()
 
     def draw(self, context: Context, carry: Carry) -> Carry:
-        return _sweeps(context, _upper_layers(context, context.batch), self.n_sweeps)
+        draw = independently(context.machine, context.generator)
+        return _swept(context, _all_layers(context.machine, context.batch, draw), self.n_sweeps, draw)
 
     def average(self, context: Context, values: Tensor) -> Tensor:
         return average(values, context.weights)
 
-    def hand_on(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
+    def next_carry(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
         return ()
 
 
@@ -147,68 +150,68 @@ class PCD(_Sampled):
         return f"PCD({self.n_sweeps}{count}{flags})"
 
     def prepare(self, context: Context) -> Carry:
-        count, layers = self._count(context), list(context.machine.layers)
-        # Stratified numbers depend only on the chain's index, so that each process can draw its share of them.
+        machine, count = context.machine, self._count(context)
+        # Stratified numbers depend only on the chain's index, so that each process can draw its part of them.
         self.is_split = (
-            self.stratified and not context.machine.is_pairwise and all(units.has_inversion for units in layers)
+            self.stratified and not machine.is_pairwise and all(units.has_inversion for units in machine.layers)
         )
         if self.is_split and count < context.world.size:
             raise ValueError(f"{count} chains cannot be divided among {context.world.size} processes; use more chains")
-        rows = _rows_by_weight(context, count)[self._share(context)].clone()
+        rows = _rows_by_weight(context, count)[self._part(context)].clone()
         if self.stratified:
-            dtype, n_rows = context.machine.dtype, len(context.batch)
-            self._points = lattice(count, dtype, rows.device)[self._share(context)]
-            self._points_of_rows = lattice(n_rows, dtype, rows.device)[context.world.share(n_rows)]
+            n_rows = len(context.batch)
+            self._points = lattice(count, machine.dtype, rows.device)[self._part(context)]
+            self._points_of_rows = lattice(n_rows, machine.dtype, rows.device)[context.world.part(n_rows)]
         steps = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
-        return (*_upper_layers(context, rows, self._draw), steps)
+        return (*_all_layers(machine, rows, self._draws(context)), steps)
 
     def draw(self, context: Context, carry: Carry) -> Carry:
         *chain, steps = carry
         if self.restarts:
             chain = self._restart(context, chain, steps)
-        return (*_sweeps(context, chain, self.n_sweeps, self._draw), steps + 1)
+        return (*_swept(context, chain, self.n_sweeps, self._draws(context)), steps + 1)
 
     def draw_given_rows(self, context: Context) -> list[Tensor]:
         if not self.is_split:
             return super().draw_given_rows(context)
-        return _given_rows(context, context.rows, self._draw_for_rows)
+        return _given_rows(context.machine, context.rows, self._stratified(context, self._points_of_rows))
 
     def average(self, context: Context, values: Tensor) -> Tensor:
         return values.sum() / self._count(context) if self.is_split else values.mean()
 
-    def hand_on(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
-        chain = list(drawn)
+    def next_carry(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
+        chain, draw = list(drawn), self._draws(context)
         for index, field in fields.items():  # the end of the sweep
-            chain[index] = self._draw(context, index, field.detach())
+            chain[index] = draw(index, field.detach())
         return tuple(chain)
 
     def _count(self, context: Context) -> int:
         return self.n_chains or len(context.batch)
 
-    def _share(self, context: Context) -> slice:
+    def _part(self, context: Context) -> slice:
         """Index range of the chains of this process."""
         count = self._count(context)
-        return context.world.share(count) if self.is_split else slice(0, count)
+        return context.world.part(count) if self.is_split else slice(0, count)
 
-    def _draw(self, context: Context, index: int, field: Tensor) -> Tensor:
-        """Draw new states of a layer for all chains of this process."""
-        return (
-            self._draw_at(self._points, context, index, field)
-            if self.stratified
-            else _independently(context, index, field)
-        )
+    def _draws(self, context: Context) -> Draw:
+        """Return a function that draws new states of a layer for all chains of this process."""
+        if self.stratified:
+            return self._stratified(context, self._points)
+        return independently(context.machine, context.generator)
 
-    def _draw_for_rows(self, context: Context, index: int, field: Tensor) -> Tensor:
-        """Draw new states of a layer given the rows of this process."""
-        return self._draw_at(self._points_of_rows, context, index, field)
+    def _stratified(self, context: Context, points: Tensor) -> Draw:
+        """Return a function that draws new states of a layer for the chains, or rows, at points of the lattice."""
+        layers, generator = context.machine.layers, context.generator
 
-    def _draw_at(self, points: Tensor, context: Context, index: int, field: Tensor) -> Tensor:
-        units = context.machine.layers[index]
-        if not units.has_inversion:
-            return _independently(context, index, field)
-        states = units.draw(Tilt(field, 0.0), strata(points, units.n, context.generator))
-        assert states is not None
-        return states
+        def draw(index: int, field: Tensor) -> Tensor:
+            tilt, units = Tilt(field, 0.0), layers[index]
+            if not units.has_inversion:
+                return units.sample(tilt, generator)
+            states = units.draw(tilt, strata(points, units.n, generator))
+            assert states is not None
+            return states
+
+        return draw
 
     def _restart(self, context: Context, chain: list[Tensor], steps: Tensor) -> list[Tensor]:
         """Restart randomly selected chains from rows of the batch."""
@@ -216,65 +219,37 @@ class PCD(_Sampled):
         over = torch.rand(count, generator=context.generator, device=device) * (SETTLED + steps[0]) ** 2 < SETTLED
         if device.type == "cpu" and not torch.compiler.is_compiling() and not bool(over.any()):
             return chain
-        share = self._share(context)
-        fresh = _upper_layers(context, _rows_by_weight(context, count)[share], self._draw)
-        over = over[share]
+        part = self._part(context)
+        fresh = _all_layers(context.machine, _rows_by_weight(context, count)[part], self._draws(context))
+        over = over[part]
         return [torch.where(over.view(-1, *[1] * (x.dim() - 1)), new, x) for new, x in zip(fresh, chain, strict=True)]
 
 
-Draw = Callable[[Context, int, Tensor], Tensor]  # draws new states of a layer, given its field
-
-
-def _independently(context: Context, index: int, field: Tensor) -> Tensor:
-    return context.machine.layers[index].sample(Tilt(field, 0.0), context.generator)
-
-
-@torch.no_grad()
-def _sweeps(context: Context, chain: list[Tensor], n_sweeps: int, draw: Draw = _independently) -> Carry:
-    """Run Gibbs sweeps.
-
-    In machines with layers, the last sweep skips the odd layers, because F sums over them.
-    """
+def _swept(context: Context, chain: Sequence[Tensor], n_sweeps: int, draw: Draw) -> Carry:
+    """Run Gibbs sweeps; in machines with layers, the last sweep skips the odd layers, because F sums over them."""
     machine = context.machine
-    for done in range(1, n_sweeps + 1):
+    for remaining in reversed(range(n_sweeps)):
         if machine.is_pairwise:
             chain = sweep_chain(machine, chain, context.generator)
-            continue
-        for first in (0, 1) if done < n_sweeps else (0,):
-            _draw_every_other(context, chain, first, draw)
+        else:
+            chain = draw_layers(machine, chain, 0, draw)
+            chain = draw_layers(machine, chain, 1, draw) if remaining else chain
     return tuple(chain)
 
 
-@torch.no_grad()
-def _given_rows(context: Context, x: Tensor, draw: Draw) -> list[Tensor]:
-    """Draw the states of all layers of a deep machine, given rows of data.
-
-    The hidden layers are initialized by an upward pass and then updated by a few Gibbs sweeps.
-    """
-    chain = _upper_layers(context, x, draw)
+def _given_rows(machine: BoltzmannMachine, x: Tensor, draw: Draw) -> list[Tensor]:
+    """Draw the states of all layers of a deep machine, given rows of data, by a few Gibbs sweeps."""
+    chain = _all_layers(machine, x, draw)
     for done in range(POSTERIOR_SWEEPS):
-        if done:
-            _draw_every_other(context, chain, 1, draw)
-        _draw_every_other(context, chain, 2, draw)
+        chain = draw_layers(machine, chain, 1, draw) if done else chain
+        chain = draw_layers(machine, chain, 2, draw)
     return chain
 
 
-@torch.no_grad()
-def _upper_layers(context: Context, x: Tensor, draw: Draw = _independently) -> list[Tensor]:
+def _all_layers(machine: BoltzmannMachine, x: Tensor, draw: Draw) -> list[Tensor]:
     """Return the states of all layers, with the hidden layers sampled in an upward pass."""
-    chain, layers = [x], list(context.machine.layers)
-    for index in range(1, len(layers)):
-        field = chain[-1].flatten(1) @ context.machine.weights[index - 1]
-        chain.append(draw(context, index, field.unflatten(-1, layers[index].state_shape)))
-    if len(layers) > 2:  # the upward pass ignores the layers above
-        _draw_every_other(context, chain, 1, draw)
-    return chain
-
-
-def _draw_every_other(context: Context, chain: list[Tensor], first: int, draw: Draw) -> None:
-    """Perform half a Gibbs sweep in place, drawing every other layer given its neighbors."""
-    for index in range(first, len(chain), 2):
-        chain[index] = draw(context, index, context.machine.field_on(index, chain))
+    chain = upward(machine, [x], draw)
+    return draw_layers(machine, chain, 1, draw) if len(chain) > 2 else chain  # the pass ignores the layers above
 
 
 def _rows_by_weight(context: Context, count: int) -> Tensor:
@@ -282,5 +257,5 @@ def _rows_by_weight(context: Context, count: int) -> Tensor:
     if context.weights is None:
         return context.batch[torch.arange(count, device=context.batch.device) % len(context.batch)]
     total = context.weights.cumsum(0)
-    places = (torch.arange(count, device=total.device) + 0.5) / count * total[-1]
-    return context.batch[torch.searchsorted(total, places).clamp(max=len(total) - 1)]
+    quantiles = (torch.arange(count, device=total.device) + 0.5) / count * total[-1]
+    return context.batch[torch.searchsorted(total, quantiles).clamp(max=len(total) - 1)]

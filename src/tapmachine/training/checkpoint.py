@@ -63,7 +63,7 @@ def restore(trainer: "Trainer", state: TrainingState) -> None:
         last.copy_(tensors[f"last_good.{index}"])
     for index, carried in enumerate(trainer.step.carry):
         whole = tensors[f"carry.{index}"]  # states of all processes; the number of processes may have changed
-        carried.copy_(whole[trainer.step.world.share(len(whole))] if trainer.step.objective.is_split else whole)
+        carried.copy_(whole[trainer.step.world.part(len(whole))] if trainer.step.objective.is_split else whole)
     for index, offset in enumerate(trainer.step.offsets):
         offset.copy_(tensors[f"offset.{index}"])
     for index, parameter in enumerate(trainer.step.averages):

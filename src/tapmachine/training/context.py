@@ -17,7 +17,6 @@ class Context(NamedTuple):
     Attributes:
         machine: Machine being trained.
         batch: States of the visible layer, shape (M, *state_shape).
-        data: All rows in memory, or a sample of the rows.
         generator: Random number generator for all draws.
         weights: Weight of each row of the batch, shape (M,); None for equal weights.
         world: Processes that share rows and particles.
@@ -27,7 +26,6 @@ class Context(NamedTuple):
 
     machine: BoltzmannMachine
     batch: Tensor
-    data: Tensor
     generator: torch.Generator
     weights: Tensor | None = None
     world: World = World()
@@ -37,10 +35,4 @@ class Context(NamedTuple):
     @property
     def rows(self) -> Tensor:
         """Rows of the batch that belong to this process."""
-        return self.batch[self.world.share(len(self.batch))]
-
-    def share(self, carry: Carry, count: int) -> Carry:
-        """Return this process's share of the state of `count` particles."""
-        if self.world.size == 1:
-            return carry
-        return tuple(z[self.world.share(count)].clone() for z in carry)
+        return self.batch[self.world.part(len(self.batch))]

@@ -100,19 +100,23 @@ def clamped_free_energy(
     return torch.as_tensor(on_visible + value - (sent - sent.detach()))
 
 
-def summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> tuple[Tensor, dict[int, Tensor]]:
+def summed_over_odd_layers(
+    machine: BoltzmannMachine, chain: Sequence[Tensor], fields: dict[int, Tensor]
+) -> Tensor:  # (K,)
     """Free energy F with even layers clamped to states and odd layers summed over exactly, shape (K,), differentiable.
 
-    Returns the free energies and the fields on the odd layers.
+    Args:
+        machine: Machine with layers.
+        chain: States of all layers; those of the odd layers are not used.
+        fields: Fields that the even layers exert on each odd layer, by its index.
     """
     layers = list(machine.layers)
-    fields = {index: machine.field_on(index, chain) for index in range(1, len(layers), 2)}
     total = -layers[0].log_prior_of_rows(chain[0])
     for index in range(2, len(layers), 2):
         total = total - layers[index].log_prior_of_rows(chain[index])
     for index, field in fields.items():
         total = total - layers[index].log_partition_of_rows(field)
-    return total, fields
+    return total
 
 
 def free_energy_from(

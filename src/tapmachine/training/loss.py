@@ -5,9 +5,8 @@ F(clamped to x). The gradient is not coded explicitly. Because F is stationary i
 differentiation of F with fixed moments (or samples) gives the gradient.
 
 F of the clamped machine is computed in `free_energies.py`. Objectives differ in how they compute F of the free machine:
-`objectives.py` evaluates F at TAP solutions, and `chains.py` evaluates F at samples of Gibbs chains. Sampling
-objectives compute both terms in one matrix product if possible. `step.py` computes the gradient and updates the
-parameters.
+`objectives.py` evaluates F at TAP solutions, and `chains.py` evaluates F at samples of Gibbs chains, with one matrix
+product for both terms. `step.py` computes the gradient and updates the parameters.
 """
 
 from abc import ABC, abstractmethod
@@ -20,14 +19,6 @@ from tapmachine.solver import Scheme
 from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import clamped_free_energy
 from tapmachine.units import Gaussian
-
-
-def loss(context: Context, objective: "Objective", carry: Carry) -> tuple[Tensor, Carry]:
-    """Return the negative log-likelihood averaged over the batch, and the state that the objective carries over."""
-    on_data, on_model, carry = objective.free_energies(context, carry)  # (M,), ()
-    if context.weights is None and context.world.size == 1:
-        return on_data.mean() - on_model, carry
-    return _weighted_share(context, on_data, on_model, objective.is_split), carry
 
 
 class Objective(ABC):
@@ -80,27 +71,31 @@ class Objective(ABC):
             return "use a single Gaussian hidden layer, because stacked Gaussian layers are no more expressive"
         return "try a smaller learning rate, more sweeps, or data on another scale"
 
-    def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
-        """Return the free energies of the clamped and the free machine, and the state for the next step.
+    def loss(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        """Return the negative log-likelihood averaged over the batch, and the state for the next step.
 
-        F of the machine clamped to the rows of this process has shape (M,), and F of the free machine is a scalar.
+        With several processes, the result is the contribution of this process.
         """
         on_data = clamped_free_energy(
             context.machine, context.rows, self.scheme, context.hidden, context.compile_sweeps
-        )
-        return on_data, *self.model_free_energy(context, carry)
+        )  # (M,)
+        on_model, carry = self.model_free_energy(context, carry)  # ()
+        return self.difference(context, on_data, on_model), carry
 
+    def difference(self, context: Context, on_data: Tensor, on_model: Tensor) -> Tensor:
+        """Return the difference of the free energies, averaged over the batch.
 
-def _weighted_share(context: Context, on_data: Tensor, on_model: Tensor, is_split: bool) -> Tensor:
-    """Return the loss with weighted rows, or this process's share of the loss.
+        With several processes, the result is the contribution of this process; all contributions add up to the loss.
 
-    The shares of all processes add up to the loss.
-    """
-    weights, world, batch_size = context.weights, context.world, len(context.batch)
-    if world.size == 1:
-        assert weights is not None
-        return (weights * (on_data - on_model)).mean()
-    on_model = on_model if is_split else on_model / world.size
-    if weights is None:
-        return on_data.sum() / batch_size - on_model
-    return (weights[world.share(batch_size)] * on_data).sum() / batch_size - weights.mean() * on_model
+        Args:
+            context: Inputs to the loss.
+            on_data: F of the machine clamped to the rows of this process, shape (M,).
+            on_model: F of the free machine, a scalar.
+        """
+        weights, world, batch_size = context.weights, context.world, len(context.batch)
+        if world.size == 1:
+            return on_data.mean() - on_model if weights is None else (weights * (on_data - on_model)).mean()
+        on_model = on_model if self.is_split else on_model / world.size
+        if weights is None:
+            return on_data.sum() / batch_size - on_model
+        return (weights[world.part(batch_size)] * on_data).sum() / batch_size - weights.mean() * on_model

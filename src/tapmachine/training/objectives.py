@@ -108,9 +108,9 @@ class TAPObjective(Objective):
         # A process needs all particles to identify distinct solutions.
         world, count = context.world if self.is_split else World(), self.n_particles or len(context.batch)
         with torch.no_grad():
-            x = self.start(context, count)[world.share(count)]
+            x = self.start(context, count)[world.part(count)]
         all_weights = None if context.weights is None else _rows(context.weights, count)
-        weights = None if all_weights is None else all_weights[world.share(count)]
+        weights = None if all_weights is None else all_weights[world.part(count)]
         if self.n_sweeps is None:
             solution = solve(context.machine, x, self.scheme)
             finite = torch.isfinite(solution.free_energy)

@@ -16,7 +16,6 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.training.centering import can_be_centered, center_gradients, data_means, gradients_to_center
 from tapmachine.training.context import Carry, Context
-from tapmachine.training.loss import loss
 from tapmachine.training.options import TrainingOptions
 
 SOME_ROWS = 1000  # number of rows of data for the initial offsets
@@ -60,7 +59,7 @@ class Step:
 
     Args:
         machine: Machine to train in place.
-        data: All rows in memory, or a sample of the rows, for objectives that use rows outside of the batch.
+        data: All rows in memory, or a sample of the rows, to initialize the objective and the offsets.
         batch_size: Number of rows per batch.
         generator: Random number generator for all draws, on the machine's device.
         options: Options with an objective and an optimizer. With `compile`, the step is compiled, except for the
@@ -82,7 +81,7 @@ class Step:
             raise ValueError(
                 "centered gradients require layers whose weights and fields the optimizer trains; use centered=False"
             )
-        self.machine, self.optimizer, self.data, self.generator = machine, optimizer, data, generator
+        self.machine, self.optimizer, self.generator = machine, optimizer, generator
         self.batch_size, self.options, compile = batch_size, options, options.compile
         self.world = world()
         if self.world.size > batch_size:
@@ -90,7 +89,7 @@ class Step:
                 f"batches of {batch_size} rows cannot be divided among {self.world.size} processes; use fewer processes"
             )
         self.compile_sweeps = bool(compile) and objective.has_many_sweeps
-        self.loss = compiled(loss) if compile and not self.compile_sweeps else loss
+        self.loss = compiled(objective.loss) if compile and not self.compile_sweeps else objective.loss
         self._before = compiled(self._before_the_update) if compile else self._before_the_update
         self._after = compiled(self._after_the_update) if compile else self._after_the_update
         for units in machine.layers:
@@ -102,7 +101,7 @@ class Step:
         self.last_good = [p.detach().clone() for p in self.parameters]
         self.averages = [p.detach().clone() for p in self.parameters] if options.averaged else []
         self.n_averaged = torch.zeros((), dtype=machine.dtype, device=machine.device)
-        first = Context(machine, self._first_rows(), data, generator, None, self.world)
+        first = Context(machine, self._first_rows(data), generator, None, self.world)
         self.objective, self.carry = objective, objective.prepare(first)
         self.hidden = hidden_machine(machine, first.rows, validate=False) if len(machine.layers) > 2 else None
         # Centering by batch means instead of running means would reduce the correlations by a fraction of 2/M.
@@ -114,15 +113,13 @@ class Step:
         Rows are weighted by `weights`, whose mean over the data set is 1.
         """
         context = self.context(batch, weights)
-        gradients = self.backward(context, *self.loss(context, self.objective, self.carry))
+        gradients = self.backward(context, *self.loss(context, self.carry))
         self.add_up(gradients)
         return StepResult(*self.update(gradients))
 
     def context(self, batch: Tensor, weights: Tensor | None) -> Context:
         """Return the inputs to the loss for a batch."""
-        return Context(
-            self.machine, batch, self.data, self.generator, weights, self.world, self.hidden, self.compile_sweeps
-        )
+        return Context(self.machine, batch, self.generator, weights, self.world, self.hidden, self.compile_sweeps)
 
     def backward(self, context: Context, loss: Tensor, carry: Carry) -> Gradients:
         """Compute the gradients of the loss, or the contribution of this process to the gradients."""
@@ -171,10 +168,10 @@ class Step:
             p.copy_(average)
             average.copy_(current)
 
-    def _first_rows(self) -> Tensor:
+    def _first_rows(self, data: Tensor) -> Tensor:
         order = torch.Generator().manual_seed(self.generator.initial_seed())
-        rows = torch.randperm(len(self.data), generator=order)
-        return self.data[rows[torch.arange(self.batch_size) % len(rows)].to(self.data.device)]
+        rows = torch.randperm(len(data), generator=order)
+        return data[rows[torch.arange(self.batch_size) % len(rows)].to(data.device)]
 
     @torch.no_grad()
     def _before_the_update(
@@ -236,7 +233,7 @@ class Step:
 
         Reading a value synchronizes a GPU, and compiled code cannot read values.
         """
-        return self.data.device.type == "cpu" and not torch.compiler.is_compiling()
+        return self.n_averaged.device.type == "cpu" and not torch.compiler.is_compiling()
 
     def _guard(self, loss: Tensor, norm: Tensor, momenta: list[Tensor]) -> Tensor:
         """Undo an update that produced non-finite values.

@@ -145,7 +145,7 @@ def find_solutions(
     double, scheme = in_double(machine), scheme or TAP()
     moments = [layer for layer in starting_moments(machine, fitting(machine, starts)) if layer is not None]
     visible = moments[0].mean.double()
-    share = world().share(len(visible))
+    share = world().part(len(visible))
     moments = [Moments(*(z[share] for z in layer)) for layer in moments]
     if machine.dtype != double.dtype and machine.device.type == "cpu":  # float32 halves the time of most sweeps
         rough = solve(machine, moments, scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps)

@@ -52,7 +52,7 @@ def make_runs(
     """
     is_split = world().size > 1 and machine.n_rows is None
     if is_split:
-        blocks = dict(list(blocks.items())[world().share(len(blocks))])
+        blocks = dict(list(blocks.items())[world().part(len(blocks))])
         if not blocks:
             return _gathered(_no_runs(machine))
     parts = _fitting_parts(machine)
