@@ -11,10 +11,10 @@ import torch
 from marks import DENORMALS
 from run_cases import bars, command
 
-from tapmachine.analysis import plots
 from tapmachine.data.errors import DataError
 from tapmachine.data.sources import read
 from tapmachine.data.text import as_cells
+from tapmachine.display import figures
 from tapmachine.machine.files import read_tensors, write_tensors
 from tapmachine.runs.data import read_data
 from tapmachine.runs.session import Session
@@ -465,7 +465,7 @@ def test_results_do_not_depend_on_a_library_for_pictures(byte_run, tmp_path, mon
     def missing(*size):
         raise ImportError("pictures need matplotlib, which is not installed")
 
-    monkeypatch.setattr(plots, "new_figure", missing)
+    monkeypatch.setattr(figures, "new_figure", missing)
     np.save(tmp_path / "x.npy", intensities(4))
     for name, arguments in (
         ("sample", ("--count", 4, "--n-sweeps", 1)),
