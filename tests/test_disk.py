@@ -232,19 +232,8 @@ def test_rows_on_disk_in_python(tmp_path, on_disk):
 @pytest.mark.slow
 def test_two_processes_train_on_shards_as_one(tmp_path):
     folder = write_shards(tmp_path / "many", images("binary"))
-    options = [
-        "--hidden",
-        "5",
-        "--epochs",
-        "2",
-        "--batch-size",
-        "30",
-        "--dtype",
-        "float64",
-        "--device",
-        "cpu",
-        "--quiet",
-    ]
+    (tmp_path / "chosen.json").write_text('{"dtype": "float64", "hidden": [5], "epochs": 2, "batch_size": 30}')
+    options = ["--settings", str(tmp_path / "chosen.json"), "--device", "cpu", "--quiet"]
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = tmp_path / "train.py"
     script.write_text(

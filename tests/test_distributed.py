@@ -47,6 +47,18 @@ def run(folder, processes, *arguments):
         Ranks(folder, processes, command_line, *arguments).wait()
 
 
+DOUBLE = {"dtype": "float64"}
+
+
+def in_files(options, folder):
+    """Options in which settings are in a file."""
+    path = folder / "chosen.json"
+    for settings in options:
+        if isinstance(settings, dict):
+            path.write_text(json.dumps(settings))
+    return [word for each in options for word in (["--settings", path] if isinstance(each, dict) else [each])]
+
+
 def largest_difference(first, second):
     one, two = load_file(first / "machine.safetensors"), load_file(second / "machine.safetensors")
     return max(float((one[name].double() - two[name].double()).abs().max()) for name in one)
@@ -57,16 +69,16 @@ def largest_difference(first, second):
     ("options", "tolerance"),
     [
         pytest.param(["--objective", "tap", "--learning-rate", "0.005"], 1e-5, id="tap"),
-        pytest.param(["--dtype", "float64"], 1e-9, id="default"),
-        pytest.param(["--dtype", "float64", "--objective", "cd"], 1e-9, id="sampled", marks=pytest.mark.slow),
+        pytest.param([DOUBLE], 1e-9, id="default"),
+        pytest.param([DOUBLE, "--objective", "cd"], 1e-9, id="sampled", marks=pytest.mark.slow),
         pytest.param(
-            ["--dtype", "float64", "--objective", "tap", "--n-particles", "17", "--l1", "0.001", "--not-centered"],
+            [DOUBLE | {"n_particles": 17, "l1": 0.001, "centered": False}, "--objective", "tap"],
             1e-9,
             id="fewer-particles",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            ["--dtype", "float64", "--hidden", "12,8", "--pretrain", "1", "--objective", "tap"],
+            [DOUBLE, "--hidden", "12,8", "--pretrain", "1", "--objective", "tap"],
             1e-6,
             id="deep",
             marks=pytest.mark.slow,
@@ -75,8 +87,8 @@ def largest_difference(first, second):
 )
 def test_two_processes_train_as_one(options, tolerance, tmp_path, digits):
     for processes in (1, 2):
-        words = ["train", digits, *BASE, "--epochs", "1", *options, "--out", tmp_path / str(processes)]
-        run(tmp_path, processes, *words)
+        words = [digits, *BASE, "--epochs", "1", *in_files(options, tmp_path), "--out", tmp_path / str(processes)]
+        run(tmp_path, processes, "train", *words)
     assert largest_difference(tmp_path / "1", tmp_path / "2") <= tolerance
     one, two = (map(json.loads, (tmp_path / n / "metrics.jsonl").read_text().splitlines()) for n in "12")
     one, two = list(one), list(two)
@@ -143,7 +155,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
 @pytest.mark.long
 def test_another_number_of_processes_goes_on(tmp_path, digits):
     """From two to three: chains are handed on, and the result is that of one process."""
-    options = [digits, *BASE, "--dtype", "float64", "--epochs", "3"]
+    options = [digits, *BASE, *in_files([DOUBLE], tmp_path), "--epochs", "3"]
     run(tmp_path, 1, "train", *options, "--out", tmp_path / "whole")
     two = Ranks(tmp_path, 2, command_line, "train", *options, "--out", tmp_path / "run")
     try:
@@ -159,7 +171,7 @@ def test_another_number_of_processes_goes_on(tmp_path, digits):
 
 @pytest.mark.long
 def test_a_killed_process_ends_the_run_which_can_go_on(tmp_path, digits):
-    options = [digits, *BASE, "--dtype", "float64", "--epochs", "4000", "--measure-every", "4000"]
+    options = [digits, *BASE, "--epochs", "4000", "--measure-every", "4000"]
     running = torchrun("-m", "tapmachine", "train", *options, "--out", str(tmp_path / "run"))
     with subprocess.Popen(running, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         wait_until((tmp_path / "run/checkpoints/manifest.json").exists, process)

@@ -307,7 +307,8 @@ def test_a_run_with_held_out_rows_stops_and_is_finished(tmp_path):
     np.save(tmp_path / "x.npy", clusters(40, 40).numpy())
     np.save(tmp_path / "y.npy", clusters(200, 40, seed=1).numpy())
     words = ["train", tmp_path / "x.npy", "--validation", tmp_path / "y.npy", "--hidden", 12, "--epochs", 100]
-    words += ["--learning-rate", 0.5, "--decay", 1, "--device", "cpu", "--out", tmp_path / "run"]
+    (tmp_path / "chosen.json").write_text('{"decay": 1}')
+    words += ["--learning-rate", 0.5, "--settings", tmp_path / "chosen.json", "--out", tmp_path / "run"]
     code, out, errors = command(*words)
     assert code == 0, errors
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

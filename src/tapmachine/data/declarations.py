@@ -30,6 +30,7 @@ class Option(NamedTuple):
         choices: Allowed values.
         default_text: Description of a default that is not constant.
         flags: Names of the command-line flags, if they differ from the name of the setting.
+        on_shell: Whether the setting is an option of `tapmachine train`. All settings can be set in a settings file.
     """
 
     help: str
@@ -37,6 +38,7 @@ class Option(NamedTuple):
     choices: Callable[[], Sequence[str]] | None = None
     default_text: str | None = None
     flags: str | None = None
+    on_shell: bool = True
 
     def help_text(self) -> str:
         """Return the help text with the choices filled in."""
@@ -51,10 +53,11 @@ def setting(
     choices: Callable[[], Sequence[str]] | Sequence[str] | None = None,
     default_text: str | None = None,
     flags: str | None = None,
+    on_shell: bool = True,
 ) -> Any:
     """Create a field of `Settings` with an `Option`. A setting with the default MISSING is required."""
     words = choices if choices is None or callable(choices) else lambda: choices
-    return field(default=default, metadata={"option": Option(help, check, words, default_text, flags)})
+    return field(default=default, metadata={"option": Option(help, check, words, default_text, flags, on_shell)})
 
 
 def option_of(declared: "Field[Any]") -> Option:

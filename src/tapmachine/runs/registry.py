@@ -7,8 +7,6 @@ An entry in one of these tables makes a class available in settings and commands
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tapmachine.units.registry import UNIT_TYPES
-
 
 @dataclass(frozen=True)
 class ObjectiveWord:
@@ -83,13 +81,3 @@ MEASUREMENTS: dict[str, MeasurementWord] = {
     "quantized": MeasurementWord(f"{_MEASUREMENTS}:QuantizedMeasurements", has_edges=True),
     "counts": MeasurementWord(f"{_MEASUREMENTS}:CountMeasurements", has_noise=False),
 }
-
-
-def visible_words() -> tuple[str, ...]:
-    """Return the names of the visible unit types, and `auto`, which infers the type from the data."""
-    return ("auto", *UNIT_TYPES)
-
-
-def hidden_words() -> tuple[str, ...]:
-    """Return the names of the hidden unit types, and `auto`, which depends on the visible units."""
-    return ("auto", *(word for word, unit_type in UNIT_TYPES.items() if unit_type.hidden))

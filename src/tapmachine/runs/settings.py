@@ -1,4 +1,4 @@
-"""Settings of a training run.
+"""Settings of a training run: options of training, of the machine, and of the run itself.
 
 The options of `tapmachine train` and the JSON files of runs are derived from these declarations. The module does not
 import torch, so that `--help` is fast.
@@ -12,23 +12,18 @@ from typing import Any, get_type_hints
 
 from tapmachine.data.budget import FEWEST_EPOCHS, default_batch_size, default_epochs
 from tapmachine.data.declarations import (
-    COLUMN_KINDS,
     FILE_OR_FRACTION,
-    FINITE,
-    INTERVAL,
-    SIZES,
     at_least,
     check_value,
     from_json,
     holds_floats,
     option_of,
-    pairs_from_text,
     setting,
 )
 from tapmachine.data.errors import SettingsError
-from tapmachine.runs.registry import OBJECTIVES, hidden_words, visible_words
+from tapmachine.runs.registry import OBJECTIVES
+from tapmachine.tables.options import MachineOptions
 from tapmachine.training.options import Hyperparameters
-from tapmachine.units.registry import UNIT_TYPES
 
 # Settings that may change when a run continues: the number of epochs, and how often results are recorded.
 ADJUSTABLE = ("epochs", "measure_every", "save_every", "keep_every")
@@ -36,49 +31,25 @@ N_KEPT = 24  # default number of kept machines, at increasing intervals; all mac
 
 
 @dataclass(frozen=True)
-class Settings(Hyperparameters):
-    """Settings of a training run. Each is declared with its default, help text, choices and check."""
+class Settings(Hyperparameters, MachineOptions):
+    """Settings of a training run, in addition to those of training and of the machine."""
 
     data: str = setting(
         MISSING,
         "Data set: digits, mnist, mnist-test, a .npy, .npz (FILE.npz:NAME), .csv, .parquet, .h5ad or idx(.gz) file, or "
         "a directory of .npy files. Not required to continue a run.",
     )
-    hidden: tuple[int, ...] = setting((100,), "Number of hidden units, or of each hidden layer, as in 500,200.", SIZES)
-    visible: str = setting(
-        "auto",
-        "Type of the visible units: {choices}. With auto, the type is inferred from the data.",
-        choices=visible_words,
+    validation: str | float | None = setting(
+        None, "Held-out rows: a file, or a fraction such as 0.1.", FILE_OR_FRACTION, default_text="none"
     )
-    hidden_units: str = setting(
-        "auto",
-        "Type of the hidden units: {choices}. With auto, units are spike-slab in a single "
-        "hidden layer above gaussian units, and binary otherwise.",
-        choices=hidden_words,
+    weights: str | None = setting(
+        None, "Row weights: a .npy or .csv file with one weight per row.", default_text="none"
     )
     pretrain: int | None = setting(
         None,
         "Number of pretraining epochs for machines with several hidden layers.",
         at_least(0),
         default_text="same as --epochs",
-    )
-    columns: str | None = setting(
-        None,
-        "Kinds of columns by name, as in year=categorical,mass=real. Kinds are real, count, binary, categorical.",
-        COLUMN_KINDS,
-        default_text="inferred",
-    )
-    interval: tuple[float, float] | None = setting(
-        None, "Interval of real values, such as 0,1.", INTERVAL, default_text="0,1 or the range of the data"
-    )
-    binarize: float | None = setting(
-        None, "Threshold of binarization. Larger values become 1, all others 0.", FINITE, default_text="off"
-    )
-    validation: str | float | None = setting(
-        None, "Held-out rows: a file, or a fraction such as 0.1.", FILE_OR_FRACTION, default_text="none"
-    )
-    weights: str | None = setting(
-        None, "Row weights: a .npy or .csv file with one weight per row.", default_text="none"
     )
     objective: str = setting(
         "default",
@@ -92,9 +63,12 @@ class Settings(Hyperparameters):
         default_text="1 for cd, and 10 otherwise",
     )
     n_particles: int | None = setting(
-        None, "Number of TAP solutions or Gibbs chains.", at_least(1), default_text="the batch size"
+        None,
+        "Number of TAP solutions or Gibbs chains.",
+        at_least(1),
+        default_text="the batch size",
+        on_shell=False,
     )
-    dtype: str = setting("float32", "Data type of the parameters: {choices}.", choices=("float32", "float64"))
     measure_every: int | None = setting(
         None,
         "Number of epochs between measurements.",
@@ -110,41 +84,20 @@ class Settings(Hyperparameters):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        Hyperparameters.__post_init__(self)
+        MachineOptions.__post_init__(self)
         for declared in fields(self):
             check_value(declared.name, getattr(self, declared.name), option_of(declared))
-        for is_kept, message in self._rules():
-            if not is_kept:
-                raise SettingsError(message)
-
-    def _rules(self) -> list[tuple[bool, str]]:
-        """Return the rules for combinations of settings, each with its truth value and an error message."""
-        has_interval = self.visible == "auto" or UNIT_TYPES[self.visible].bounds is not None
-        unused = self._not_for_objective()
-        objectives = [word for word, entry in OBJECTIVES.items() if {*unused} <= entry.arguments.keys()]
-        return [
-            (
-                not unused,
+        if unused := self._not_for_objective():
+            objectives = [word for word, entry in OBJECTIVES.items() if {*unused} <= entry.arguments.keys()]
+            raise SettingsError(
                 f"{' and '.join(unused)} cannot be used with objective {self.objective!r}; use one of "
-                f"{', '.join(objectives)}",
-            ),
-            (
-                self.interval is None or (has_interval and self.binarize is None),
-                f"interval requires real-valued data, but visible is {self.visible!r} and binarize is {self.binarize}",
-            ),
-            (
-                self.columns is None or (self.visible == "auto" and self.binarize is None and self.interval is None),
-                "columns cannot be combined with visible, binarize or interval",
-            ),
-            (
-                self.binarize is None or self.visible in ("auto", "binary"),
-                f"binarize makes values 0 or 1, but visible is {self.visible!r}",
-            ),
-            (
-                not self.pretrain or len(self.hidden) > 1,
-                f"pretrain is {self.pretrain}, which requires several hidden layers, as in --hidden 500,500",
-            ),
-        ]
+                f"{', '.join(objectives)}"
+            )
+        if self.pretrain and len(self.hidden) == 1:
+            raise SettingsError(
+                f"pretrain is {self.pretrain}, which requires several hidden layers, as in --hidden 500,500"
+            )
 
     def _not_for_objective(self) -> list[str]:
         """Return the settings that differ from their defaults although the objective does not use them."""
@@ -163,11 +116,6 @@ class Settings(Hyperparameters):
         if self.pretrain is not None:
             return self.pretrain
         return (FEWEST_EPOCHS if self.epochs is None else self.epochs) if len(self.hidden) > 1 else 0
-
-    @property
-    def column_kinds(self) -> dict[str, str]:
-        """Mapping from column names to kinds."""
-        return dict(pairs_from_text(self.columns or ""))
 
     def for_rows(self, n_rows: int) -> "Settings":
         """Return settings in which a missing number of epochs is replaced by the default for the number of rows."""

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Rows, as_tensor, parts, spaced
+from tapmachine.tables.options import MachineOptions
 from tapmachine.units import Units
 from tapmachine.units.registry import UNIT_TYPES
 
@@ -25,18 +26,7 @@ COMPARED_ROWS, ENOUGH_ROWS, NAMED = 2000, 50, 5  # maximum and minimum number of
 MANY_ZEROS = 0.05  # exact zeros are a separate state if they make up more than this fraction of the values
 
 
-class VisibleOptions(Protocol):
-    """Options that determine the visible units: their type, the interval of real values, and the data type."""
-
-    @property
-    def visible(self) -> str: ...
-    @property
-    def interval(self) -> tuple[float, float] | None: ...
-    @property
-    def dtype(self) -> str: ...
-
-
-def make_visible(settings: VisibleOptions, *data: Rows) -> tuple[Units, str]:
+def make_visible(settings: MachineOptions, *data: Rows) -> tuple[Units, str]:
     """Create visible units for data. Returns the units and an explanation of their type."""
     n, values = data[0].shape[1], _look_at(*data)
     low, high = settings.interval or _interval(values)

@@ -49,21 +49,21 @@ class Hyperparameters:
         None, "Number of rows per gradient step.", at_least(1), default_text="a quarter of the rows, from 10 to 100"
     )
     learning_rate: float | None = setting(None, "Initial learning rate.", POSITIVE, default_text="chosen from the data")
-    decay: float = setting(0.01, "Final learning rate as a fraction of the initial one.", FRACTION_KEPT)
-    momentum: float = setting(0.5, "Momentum of the gradient steps.", BELOW_ONE)
-    weight_decay: float = setting(0.0, "Coefficient of the L2 penalty on the weights.", at_least(0))
-    l1: float = setting(0.0, "Coefficient of the L1 penalty on the weights.", at_least(0))
+    decay: float = setting(0.01, "Final learning rate as a fraction of the initial one.", FRACTION_KEPT, on_shell=False)
+    momentum: float = setting(0.5, "Momentum of the gradient steps.", BELOW_ONE, on_shell=False)
+    weight_decay: float = setting(0.0, "Coefficient of the L2 penalty on the weights.", at_least(0), on_shell=False)
+    l1: float = setting(0.0, "Coefficient of the L1 penalty on the weights.", at_least(0), on_shell=False)
     centered: bool | None = setting(
         None,
         "Whether to center the gradients.",
         default_text="True for unit types that support it",
-        flags="--centered/--not-centered",
+        on_shell=False,
     )
     averaged: bool | None = setting(
         None,
         "Whether to average the parameters over the last eighth of the steps.",
         default_text="True with the default optimizer",
-        flags="--averaged/--not-averaged",
+        on_shell=False,
     )
     early_stopping: bool = setting(
         True,

@@ -68,3 +68,13 @@ UNIT_TYPES: dict[str, UnitType] = {
 def word_for(units: "Units") -> str | None:
     """Return the command-line name of the unit type; None if it is not part of the package."""
     return next((word for word, unit_type in UNIT_TYPES.items() if unit_type.load() is type(units)), None)
+
+
+def visible_words() -> tuple[str, ...]:
+    """Return the names of the visible unit types, and `auto`, which infers the type from the data."""
+    return ("auto", *UNIT_TYPES)
+
+
+def hidden_words() -> tuple[str, ...]:
+    """Return the names of the hidden unit types, and `auto`, which depends on the visible units."""
+    return ("auto", *(word for word, unit_type in UNIT_TYPES.items() if unit_type.hidden))

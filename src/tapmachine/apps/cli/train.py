@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tapmachine.runs.folder import RunFolder
 
 HINTS = get_type_hints(Settings)
+ON_SHELL = [each for each in fields(Settings) if option_of(each).on_shell]
+IN_FILES = ", ".join(each.name for each in fields(Settings) if not option_of(each).on_shell)
 
 
 def parameter(declared: "Field[Any]", hint: Any) -> inspect.Parameter:
@@ -46,12 +48,13 @@ def parameter(declared: "Field[Any]", hint: Any) -> inspect.Parameter:
 
 
 @app.command(epilog="Example:  tapmachine train digits --binarize 0.5 --hidden 64 --epochs 100 --out runs/d")
-@with_options([parameter(declared, HINTS[declared.name]) for declared in fields(Settings)], after="settings")
+@with_options([parameter(each, HINTS[each.name]) for each in ON_SHELL], after="settings")
 def train(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Run directory to create or continue.", show_default=False)],
     settings: Annotated[
-        Path | None, typer.Option(help="JSON settings file. Command-line options take precedence.")
+        Path | None,
+        typer.Option(help=f"JSON settings file, which can also contain {IN_FILES}. Options take precedence."),
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
