@@ -36,22 +36,13 @@ from tapmachine import (
 from tapmachine.analysis import compare_schemes, receptive_fields
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_count
-from tapmachine.landscape import (
-    embed_landscape,
-    track_landscape,
-)
+from tapmachine.landscape import embed_landscape, track_landscape
 from tapmachine.likelihood import adaptive_schedule, linear_schedule
 from tapmachine.likelihood.tap import solve_from_rows
 from tapmachine.posterior import gibbs_posterior
 from tapmachine.posterior.baselines import nearest_neighbors
 from tapmachine.solver import random_start
-from tapmachine.training import (
-    Monitor,
-    Trainer,
-    TrainingOptions,
-    geometric_decay,
-    momentum_sgd,
-)
+from tapmachine.training import Monitor, Trainer, TrainingOptions, geometric_decay, momentum_sgd
 from tapmachine.training.options import Hyperparameters
 from tapmachine.training.pretraining import PretrainingTrainer
 from tapmachine.units import Simplex

@@ -145,10 +145,7 @@ def test_two_processes_on_one_device_train_as_one(device, options, tmp_path):
 def test_more_processes_than_gpus_are_refused(monkeypatch):
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
-    with (
-        pytest.raises(ValueError, match="process 1 has no GPU; found 0"),
-        together("cuda"),
-    ):
+    with pytest.raises(ValueError, match="process 1 has no GPU; found 0"), together("cuda"):
         pass
 
 

@@ -82,12 +82,7 @@ def test_a_table_with_gaps_comes_back_with_index_types_and_categories():
 
 def test_components_are_grouped_by_kind():
     schema = schema_of(penguins())
-    assert schema.blocks() == [
-        ("real", 1, 2),
-        ("count", 1, 1),
-        ("binary", 1, 2),
-        ("categorical", 3, 2),
-    ]
+    assert schema.blocks() == [("real", 1, 2), ("count", 1, 1), ("binary", 1, 2), ("categorical", 3, 2)]
     covered = sorted(itertools.chain(*(range(11)[where] for where in schema.components.values())))
     assert covered == list(range(11))
 

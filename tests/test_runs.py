@@ -178,10 +178,7 @@ def test_columns_of_very_different_scales_are_pointed_out():
         ({"decay": 0.0}, "decay is 0.0"),
         ({"learning_rate": -1.0}, "learning_rate is -1.0"),
         ({"validation": 1.5}, "a fraction between 0 and 1"),
-        (
-            {"n_sweeps": 3},
-            "n_sweeps cannot be used with objective 'default'; use one of tap, cd, pcd",
-        ),
+        ({"n_sweeps": 3}, "n_sweeps cannot be used with objective 'default'; use one of tap, cd, pcd"),
     ],
 )
 def test_settings_that_make_no_sense(options, message):

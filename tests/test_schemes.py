@@ -5,17 +5,7 @@ import pytest
 import torch
 from machine_cases import Tensors, draw_weights, exact_version, machine_of, rescale
 
-from tapmachine import (
-    TAP,
-    Binary,
-    Moments,
-    NaiveMeanField,
-    ThirdOrderTAP,
-    Tilt,
-    exact_log_partition,
-    rbm,
-    solve,
-)
+from tapmachine import TAP, Binary, Moments, NaiveMeanField, ThirdOrderTAP, Tilt, exact_log_partition, rbm, solve
 from tapmachine.beliefs import Status
 
 N_MACHINES = 100

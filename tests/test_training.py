@@ -935,9 +935,7 @@ def test_a_machine_that_becomes_much_worse_is_warned_of_once():
 
 
 @pytest.mark.parametrize(
-    "objective",
-    [None, TAPObjective(n_sweeps=4), TAPObjective(7, 4, merged=False), PCD(2)],
-    ids=repr,
+    "objective", [None, TAPObjective(n_sweeps=4), TAPObjective(7, 4, merged=False), PCD(2)], ids=repr
 )
 @pytest.mark.parametrize("adam", [False, True])
 def test_a_training_that_is_taken_up_again_goes_on_to_the_bit(objective, adam):
