@@ -19,7 +19,7 @@ from torch import Tensor
 from tapmachine import Binary, BinarySymmetric, Missing, denoise, load
 from tapmachine.display.figures import new_figure
 from tapmachine.display.images import image_strips
-from tapmachine.posterior import gibbs_posterior
+from tapmachine.posterior import PosteriorOptions, gibbs_posterior
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 
 NOISE = tuple(round(0.05 * step, 2) for step in range(11))
@@ -152,7 +152,8 @@ def families(machines: dict, examples: Tensor, y: Tensor) -> dict[str, list[Tens
         found[f"{name}, no examples"] = [denoise(machine, y, Missing()).mean]
         found[f"{name}, 3 examples"] = [denoise(machine, y, Missing(), data=examples).mean]
         found[f"{name}, 20 examples, T"] = [
-            denoise(machine, y, Missing(), data=examples, n_neighbors=20, temperature=t).mean for t in (1, 2, 4, 8)
+            denoise(machine, y, Missing(), data=examples, options=PosteriorOptions(n_neighbors=20, temperature=t)).mean
+            for t in (1, 2, 4, 8)
         ]
     return found
 

@@ -22,7 +22,6 @@ from tapmachine import (
     compare_likelihoods,
     condition,
     dbm,
-    denoise,
     find_solutions,
     fit,
     gibbs,
@@ -30,7 +29,6 @@ from tapmachine import (
     pretrain,
     pseudo_log_likelihood,
     rbm,
-    recover,
     solve,
 )
 from tapmachine.analysis import compare_schemes, receptive_fields
@@ -39,7 +37,7 @@ from tapmachine.data.checks import check_count
 from tapmachine.landscape import embed_landscape, track_landscape
 from tapmachine.likelihood import adaptive_schedule, linear_schedule
 from tapmachine.likelihood.tap import solve_from_rows
-from tapmachine.posterior import gibbs_posterior
+from tapmachine.posterior import PosteriorOptions, gibbs_posterior
 from tapmachine.posterior.baselines import nearest_neighbors
 from tapmachine.solver import random_start
 from tapmachine.training import Monitor, Trainer, TrainingOptions, geometric_decay, momentum_sgd
@@ -91,8 +89,8 @@ CALLS = [
     ("compare_likelihoods", "n_visible", lambda n: compare_likelihoods(small(), X, schedule=2, n_visible=n)),
     ("compare_schemes", "max_sweeps", lambda n: compare_schemes(small(), X, max_sweeps=n)),
     ("condition", "layer", lambda n: condition(small(), Tilt(0.0, 0.0), layer=n)),
-    ("denoise", "n_neighbors", lambda n: denoise(small(), X, NOISE, data=X, n_neighbors=n)),
-    ("denoise", "max_sweeps", lambda n: denoise(small(), X, NOISE, max_sweeps=n)),
+    ("PosteriorOptions", "n_neighbors", lambda n: PosteriorOptions(n_neighbors=n)),
+    ("PosteriorOptions", "max_sweeps", lambda n: PosteriorOptions(max_sweeps=n)),
     ("embed_landscape", "n_neighbors", lambda n: embed_landscape(find_solutions(small(), X), X, n_neighbors=n)),
     ("find_solutions", "max_sweeps", lambda n: find_solutions(small(), X, max_sweeps=n)),
     ("fit", "epochs", lambda n: fit(small(), X, epochs=n)),
@@ -108,9 +106,7 @@ CALLS = [
     ("random_start", "n_particles", lambda n: random_start(small(), n)),
     ("receptive_fields", "layer", lambda n: receptive_fields(small(), layer=n)),
     ("solve_from_rows", "n_starts", lambda n: solve_from_rows(small(), X, n_starts=n)),
-    ("recover", "n_neighbors", lambda n: recover(small(), X, MIXED, data=X, n_neighbors=n)),
-    ("recover", "max_iterations", lambda n: recover(small(), X, MIXED, max_iterations=n)),
-    ("recover", "max_sweeps", lambda n: recover(small(), X, MIXED, max_sweeps=n)),
+    ("PosteriorOptions", "max_iterations", lambda n: PosteriorOptions(max_iterations=n)),
     ("solve", "max_sweeps", lambda n: solve(small(), X, max_sweeps=n)),
     ("solve", "batch_size", lambda n: solve(small(), X, batch_size=n)),
     ("track_landscape", "n_starts", lambda n: track_landscape({1: small()}, X, n_starts=n)),
@@ -138,8 +134,8 @@ def test_what_is_no_count_is_refused(call, value):
         lambda n: gibbs(small(), X, n),
         lambda n: pseudo_log_likelihood(small(), X, n),
         lambda n: random_start(small(), n),
-        lambda n: denoise(small(), X, NOISE, data=X, n_neighbors=n),
-        lambda n: impute(small(), X, data=X, n_neighbors=n),
+        lambda n: PosteriorOptions(n_neighbors=n),
+        lambda n: impute(small(), X, data=X, options=PosteriorOptions(n_neighbors=n)),
     ],
 )
 def test_whole_numbers_of_numpy_are_counts(call):

@@ -47,7 +47,13 @@ from tapmachine.apps.cli import app
 from tapmachine.beliefs import Status
 from tapmachine.data.errors import PosteriorWarning
 from tapmachine.likelihood.weight import log_weight
-from tapmachine.posterior import anomaly_score, conditional_surprise, estimate_channel, gibbs_posterior
+from tapmachine.posterior import (
+    PosteriorOptions,
+    anomaly_score,
+    conditional_surprise,
+    estimate_channel,
+    gibbs_posterior,
+)
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.units.reweighted import Reweighted
 
@@ -383,9 +389,9 @@ def test_solutions_are_weighted_by_their_free_energies():
     torch.testing.assert_close(again.mean, both.mean, atol=1e-6, rtol=0)
     one = impute(machine, y, starts=[down])
     assert float(one.mean.mean()) < 0.1
-    alike = impute(machine, y, starts=[up, down], temperature=math.inf)
+    alike = impute(machine, y, starts=[up, down], options=PosteriorOptions(temperature=math.inf))
     torch.testing.assert_close(alike.mean, torch.full((1, 10), 0.5).double(), atol=1e-6, rtol=0)
-    warm = impute(machine, y, starts=[up, down], temperature=2.0)
+    warm = impute(machine, y, starts=[up, down], options=PosteriorOptions(temperature=2.0))
     assert 0.5 < float(warm.mean.mean()) < float(both.mean.mean())
 
 
@@ -406,19 +412,21 @@ def test_examples_lead_to_other_solutions():
 
 def test_the_default_starts():
     from tapmachine.posterior.denoising import _default_starts
+    from tapmachine.posterior.driver import Starts
 
     units = Binary(3, field=1.0)
     y = torch.tensor([[1.0, 0.0, NAN]])
-    (own,) = _default_starts(units, y, BinarySymmetric(0.2), None, 3)
+    ((own,),) = _default_starts(units, y, BinarySymmetric(0.2), Starts(None, None, 3))
     torch.testing.assert_close(own.mean, torch.sigmoid(1 + math.log(4) * torch.tensor([[1.0, -1.0, 0.0]])).detach())
     # Examples are compared with what was seen, and only that: neither with what is masked, nor with counts.
     examples = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
     hidden = Missing(torch.tensor([False, True, True]))
-    _, near = _default_starts(units, torch.tensor([[1.0, 1.0, 1.0]]), hidden, examples, 1)
+    _, (near,) = _default_starts(units, torch.tensor([[1.0, 1.0, 1.0]]), hidden, Starts(examples, None, 1))
     assert torch.equal(near.mean, examples[:1])
     real = TruncatedGaussian(4)
     photos = torch.tensor([[0.1, 0.5, 0.1, 0.5], [1.0, 1.0, 1.0, 1.0]])
-    _, near = _default_starts(real, torch.tensor([[10.0, 50.0, 10.0, 50.0]]), PoissonNoise(100.0), photos, 1)
+    y = torch.tensor([[10.0, 50.0, 10.0, 50.0]])
+    _, (near,) = _default_starts(real, y, PoissonNoise(100.0), Starts(photos, None, 1))
     assert torch.equal(near.mean, photos[:1])
 
 
@@ -485,7 +493,7 @@ def test_what_does_not_converge_is_said():
     y = torch.ones(3, 8).double()
     y[1] = NAN
     with pytest.warns(PosteriorWarning, match="of 3 rows have no converged solution"):
-        posterior = denoise(machine, y, BinarySymmetric(0.3), max_sweeps=1)
+        posterior = denoise(machine, y, BinarySymmetric(0.3), options=PosteriorOptions(max_sweeps=1))
     assert (posterior.status == Status.MAX_SWEEPS).any()
     assert torch.isfinite(posterior.mean).all()
     assert "not converged" in repr(posterior)
@@ -651,7 +659,7 @@ FLIPS = BinarySymmetric(0.1)
         (lambda: gibbs_posterior(MACHINE, ZEROS, 0.1), "channel is 0.1"),
         (lambda: estimate_channel(MACHINE, ZEROS, 0.1), "channel is 0.1"),
         (lambda: denoise(MACHINE, ZEROS, FLIPS, data=ZEROS, starts=[None]), "data and starts"),
-        (lambda: denoise(MACHINE, ZEROS, FLIPS, data=ZEROS, n_neighbors=0), "n_neighbors is 0"),
+        (lambda: PosteriorOptions(n_neighbors=0), "n_neighbors is 0"),
         (
             lambda: denoise(MACHINE, ZEROS, FLIPS, starts=[torch.zeros(3, 8).double()]),
             "an element of starts has 3 rows",
@@ -674,7 +682,7 @@ FLIPS = BinarySymmetric(0.1)
         (lambda: denoise(MACHINE, torch.zeros(0, 8), BinarySymmetric(0.1)), "K ≥ 1"),
         (lambda: denoise(MACHINE, "noise", BinarySymmetric(0.1)), "expected a tensor or an array"),
         (lambda: denoise(MACHINE, torch.zeros(1, 8), 0.1), "channel is 0.1; expected a channel such as"),
-        (lambda: denoise(MACHINE, ZEROS, FLIPS, temperature=0), "temperature is 0"),
+        (lambda: PosteriorOptions(temperature=0), "temperature is 0"),
         (lambda: denoise(MACHINE, ZEROS, FLIPS, starts=[]), "starts is empty"),
         (lambda: denoise(MACHINE, ZEROS, FLIPS, data=torch.full((3, 8), 0.5)), "data: Binary"),
         (
@@ -846,8 +854,8 @@ def test_denoising_on_a_gpu_agrees():
     x = gibbs(machine, torch.zeros(100, 20).double(), 50, generator())[0]
     for channel in (BinarySymmetric(0.2), Erasure(0.4), GaussianNoise(0.5), PoissonNoise(4.0, 0.5)):
         y = channel.corrupt(x)
-        expected = denoise(machine, y, channel, data=x, tol=1e-14)
-        found = denoise(machine.to("cuda"), y.cuda(), channel, data=x, tol=1e-14)
+        expected = denoise(machine, y, channel, data=x, options=PosteriorOptions(tol=1e-14))
+        found = denoise(machine.to("cuda"), y.cuda(), channel, data=x, options=PosteriorOptions(tol=1e-14))
         machine.to("cpu")
         torch.testing.assert_close(found.mean.cpu(), expected.mean, atol=1e-4, rtol=0)
         torch.testing.assert_close(found.free_energy.cpu(), expected.free_energy, atol=1e-5, rtol=0)

@@ -52,7 +52,6 @@ SHORT_MODULES = {  # and why they stand alone
     "apps.cli.predict": "a command",
     "apps.cli.report": "a command",
     "data.table_files": "",
-    "posterior.estimation": "",
     "posterior.measurements.exact": "the only answer that needs no engine",
     "solver.registry": "",
     "solver.validity": "imported by its names in solver",
@@ -60,17 +59,15 @@ SHORT_MODULES = {  # and why they stand alone
     "units.numerics.strata": "numerics know no machines",
 }
 DEEP_INHERITANCE = {
-    "Binary", "CellMachine", "Clamped", "QuantizedMeasurements", "RBM", "Reweighted", "SignMeasurements", "Spin",
+    "Binary", "CellMachine", "Clamped", "RBM", "Reweighted", "Spin",
     "ThirdOrderTAP", "Tilted",
 }  # fmt: skip
 MANY_PARAMETERS = {
     "ais_log_partition": 9,
     "compare_likelihoods": 11,
-    "denoise": 12,
     "fit": 20,
     "fit_classes": 9,
     "pretrain": 13,
-    "recover": 12,
     "Step": 10,
     "Trainer": 18,
 }

@@ -14,6 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 import tapmachine
 from tapmachine import RBM, Binary, BinarySymmetric, TruncatedGaussian, denoise, fit, rbm
 from tapmachine.data.errors import TapmachineWarning
+from tapmachine.posterior import PosteriorOptions
 
 RAMP = np.linspace(0, 1, 40).reshape(10, 4)
 
@@ -27,7 +28,8 @@ def in_the_training_loop():
 
 
 def through_decorators():
-    denoise(rbm(Binary(4), Binary(2)), torch.ones(3, 4), BinarySymmetric(0.1), max_sweeps=1, tol=1e-300)
+    once = PosteriorOptions(max_sweeps=1, tol=1e-300)
+    denoise(rbm(Binary(4), Binary(2)), torch.ones(3, 4), BinarySymmetric(0.1), options=once)
 
 
 @pytest.mark.parametrize("use", [through_a_pipeline, in_the_training_loop, through_decorators])

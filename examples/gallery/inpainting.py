@@ -12,13 +12,14 @@ import torch
 from sklearn.datasets import load_digits
 
 from tapmachine import RBM, impute
+from tapmachine.posterior import PosteriorOptions
 
 x = torch.tensor(load_digits().data > 8).float()
 train, test = x[:1500], x[1500:1600]
 machine = RBM(n_hidden=64, epochs=30, random_state=0).fit(train.numpy()).machine_
 gaps = test.clone()
 gaps[:, 32:] = torch.nan
-posterior = impute(machine, gaps, data=train, n_neighbors=20, temperature=4.0)
+posterior = impute(machine, gaps, data=train, options=PosteriorOptions(n_neighbors=20, temperature=4.0))
 print(f"wrong pixels in the lower half: {(posterior.states != test)[:, 32:].float().mean():.1%}")
 
 deviation = posterior.variance.sqrt()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tapmachine.posterior.denoising import estimate_channel as estimate_channel
     from tapmachine.posterior.denoising import gibbs_posterior as gibbs_posterior
     from tapmachine.posterior.denoising import impute as impute
+    from tapmachine.posterior.driver import PosteriorOptions as PosteriorOptions
     from tapmachine.posterior.mixture import Posterior as Posterior
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

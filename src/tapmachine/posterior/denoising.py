@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import exp, isfinite, log
 from typing import Any
 
 import numpy as np
@@ -10,27 +12,26 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.checks import check_count
-from tapmachine.data.errors import PosteriorWarning
+from tapmachine.data.errors import EstimateError, PosteriorWarning, warn
 from tapmachine.data.rows import spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
 from tapmachine.machine.sampler import gibbs, sweep_chain
-from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
-from tapmachine.posterior.channels import Channel, Missing
-from tapmachine.posterior.estimation import most_likely
+from tapmachine.posterior.baselines import pointwise_estimate
+from tapmachine.posterior.channels import Channel, Missing, UnknownParameter
+from tapmachine.posterior.driver import PosteriorOptions, Starts, infer
 from tapmachine.posterior.exact import exact_posterior
-from tapmachine.posterior.measurements import Measurements, recover
-from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
-from tapmachine.posterior.observations import as_examples, as_observations
+from tapmachine.posterior.mixture import Part, Posterior, mixture
+from tapmachine.posterior.observations import as_observations
 from tapmachine.solver import Scheme, solve
-from tapmachine.solver.driver import Progress
-from tapmachine.solver.starts import StartingPoint, starting_moments
+from tapmachine.solver.starts import StartingPoint
 from tapmachine.solver.validity import default_scheme
 from tapmachine.units import Units
 
-N_NEIGHBORS = 3  # default number of similar examples used as initial states
 ESTIMATION_ROWS = 200  # maximum number of observations used to estimate a channel
 BURN_IN = 0.1  # fraction of each chain that is discarded
+GRID_SIZE = 12  # number of values in the initial grid search for a channel's parameter
+LOG_TOLERANCE = 1e-3  # tolerance of the logarithm of the parameter
 CHUNK_VALUES = 2**25  # maximum number of moments in memory, over all initial states
 
 
@@ -41,14 +42,10 @@ def denoise(
     channel: Channel,
     *,
     data: Tensor | np.ndarray[Any, Any] | None = None,
-    n_neighbors: int = N_NEIGHBORS,
     starts: Sequence[StartingPoint] | None = None,
-    temperature: float = 1.0,
     anneal: Sequence[Channel] = (),
     scheme: Scheme | None = None,
-    tol: float = 1e-8,
-    max_sweeps: int = 1000,
-    callback: Callable[[Progress], None] | None = None,
+    options: PosteriorOptions | None = None,
 ) -> Posterior:
     """Compute the posterior of the visible states given noisy or incomplete observations, with the machine as prior.
 
@@ -58,27 +55,22 @@ def denoise(
 
     The posterior is exact for machines fitted to real-valued tables if the channel is `GaussianNoise` or `Missing`.
     More generally, it is exact for `Gaussian` visible units with a few `SpikeSlab` hidden units and at most one
-    `Categorical` hidden unit. In this case, `data`, `tol` and `max_sweeps` have no effect. If `starts`, `anneal`,
-    `scheme` or a `temperature` other than 1 is specified, the mean field is used instead.
+    `Categorical` hidden unit. In this case, `data` and most options have no effect. If `starts`, `anneal`, `scheme` or
+    a `temperature` other than 1 is specified, the mean field is used instead.
 
     Args:
         machine: An unconditioned machine.
         y: Observations, of shape (K, n_visible), with NaN for missing values.
         channel: Channel of the observations. If its parameter p or σ is None, it is estimated with `estimate_channel`.
-            Measurements that mix units, such as `LinearMeasurements`, are passed to `recover`.
+            For measurements that mix units, such as `LinearMeasurements`, use `recover`.
         data: Examples, of shape (N, n_visible), such as the training data. The nearest neighbors of each observation
             are used as additional initial states, which improves the result if the noise is strong.
-        n_neighbors: Number of neighbors used as initial states (default: 3).
         starts: List of initial states that replaces the default list. Each is a tensor of shape (K, n_visible), or
             another value that the argument `start` of `solve` accepts.
-        temperature: Temperature T of the weights exp(−F/T) of the solutions (default: 1). T > 1 reduces the effect of
-            differences in F, which improves the result if many values are missing. With T = inf, all distinct solutions
-            have equal weight.
         anneal: Sequence of channels, usually with decreasing noise, for which the posterior is computed before
             `channel`. Each solution is the initial state for the next channel.
         scheme: Mean-field scheme (default: `TAP()`; `AdaptiveTAP()` for machines fitted to real-valued tables).
-        tol, max_sweeps: Convergence tolerance and maximum number of sweeps of `solve`.
-        callback: Function that is called with the `Progress` of the solver.
+        options: Number of neighbors, temperature, tolerance and other options (default: `PosteriorOptions()`).
 
     Warns:
         PosteriorWarning: If rows have no converged solution; see `Posterior.status`.
@@ -93,50 +85,31 @@ def denoise(
         >>> posterior.states
         tensor([[1., 1., 1.]])
     """
-    if isinstance(channel, Measurements):
-        options: dict[str, Any] = {"data": data, "n_neighbors": n_neighbors, "starts": starts, "scheme": scheme}
-        if anneal or callback is not None:
-            raise ValueError(
-                f"{type(channel).__name__}: anneal and callback are not supported for measurements; omit them"
-            )
-        return recover(machine, y, channel, temperature=temperature, tol=tol, max_sweeps=max_sweeps, **options)
     y = as_observations(machine, y)
     check_channel(channel)
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature!r}; expected a number greater than 0")
-    if starts is not None and data is not None:
-        raise ValueError("data and starts cannot be combined; pass one of them")
-    if starts is not None and len(starts) == 0:
-        raise ValueError("starts is empty; expected at least one initial state")
-    units = machine.layers[0]
+    options = options or PosteriorOptions()
+    initial = Starts.of(machine, data, starts, len(y), options)
     channel = estimate_channel(machine, y, channel, scheme)
-    is_plain = scheme is None and starts is None and temperature == 1 and not anneal
+    is_plain = scheme is None and starts is None and options.temperature == 1 and not anneal
     exact = exact_posterior(machine, y, channel) if is_plain else None
     if exact is not None:
         return exact
     scheme = scheme or default_scheme(machine)
-    examples = None if data is None else as_examples(machine, data)
-    n_neighbors = check_count("n_neighbors", n_neighbors)
-    user_starts = None if starts is None else [_each_layer(machine, start, len(y)) for start in starts]
-    n_starts = len(user_starts) if user_starts is not None else 1 if examples is None else 1 + n_neighbors
-    size = max(1, CHUNK_VALUES // (n_starts * sum(machine.sizes)))
-    parts = []
-    for rows in torch.arange(len(y), device=y.device).split(size):
-        observed = channel.rows(rows).observe(machine, y[rows])
+    limits: dict[str, Any] = {"tol": options.tol, "max_sweeps": options.max_sweeps}
+
+    def part(rows: Tensor) -> Part:
+        of_rows = channel.rows(rows)
+        observed = of_rows.observe(machine, y[rows])
         annealed = [other.rows(rows).observe(machine, y[rows]).machine for other in anneal]
-        if user_starts is None:
-            starts_of_rows = _default_starts(units, y[rows], channel.rows(rows), examples, n_neighbors)
-        else:
-            starts_of_rows = [_start_of_rows(start, rows) for start in user_starts]
         solutions = []
-        for start in starts_of_rows:
+        for start in initial.of_rows(rows) or _default_starts(machine.layers[0], y[rows], of_rows, initial):
+            last: StartingPoint = start
             for conditioned in annealed:
-                start = solve(conditioned, start, scheme, tol=tol, max_sweeps=max_sweeps)
-            solutions.append(solve(observed.machine, start, scheme, tol=tol, max_sweeps=max_sweeps, callback=callback))
-        parts.append(mixture(list(machine.layers), solutions, temperature, observed.log_scale))
-    posterior = joined(parts, channel, units)
-    warn_of_failures(posterior.status)
-    return posterior
+                last = solve(conditioned, last, scheme, **limits)
+            solutions.append(solve(observed.machine, last, scheme, callback=options.callback, **limits))
+        return mixture(list(machine.layers), solutions, options.temperature, observed.log_scale)
+
+    return infer(machine, len(y), CHUNK_VALUES // (len(initial) * sum(machine.sizes)), part, channel)
 
 
 def impute(machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], **options: Any) -> Posterior:
@@ -187,14 +160,14 @@ def estimate_channel(
     if unknown is None:
         return channel
     double = in_double(machine)  # differences of F are small relative to F
-    some = spaced(y, ESTIMATION_ROWS).to(double.dtype if y.is_floating_point() else None)
+    sample = spaced(y, ESTIMATION_ROWS).to(double.dtype if y.is_floating_point() else None)
 
     def free_energy(candidate: Channel) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PosteriorWarning)
-            return float(denoise(double, some, candidate, scheme=scheme).free_energy.mean())
+            return float(denoise(double, sample, candidate, scheme=scheme).free_energy.mean())
 
-    return most_likely(channel, unknown, free_energy)
+    return _most_likely(channel, unknown, free_energy)
 
 
 @torch.no_grad()
@@ -252,38 +225,18 @@ def gibbs_posterior(
 def check_channel(channel: object) -> None:
     """Raise a ValueError unless the argument is a channel."""
     if not isinstance(channel, Channel):
-        raise ValueError(f"channel is {channel!r}; expected a channel such as BinarySymmetric(0.1)")
+        hint = "; use recover for measurements" if hasattr(channel, "respond") else ""
+        raise ValueError(f"channel is {channel!r}; expected a channel such as BinarySymmetric(0.1){hint}")
 
 
-def _each_layer(machine: BoltzmannMachine, start: StartingPoint, count: int) -> list[Moments | None]:
-    """Return, for all rows, the moments of each layer at an initial state; None for layers without initial moments."""
-    layers = starting_moments(machine, start)
-    assert layers[0] is not None
-    if len(layers[0].mean) not in (1, count):
-        raise ValueError(f"an element of starts has {len(layers[0].mean)} rows, but y has {count} rows")
-    return [
-        None if moments is None else Moments(*(z.expand(count, *z.shape[1:]) for z in moments)) for moments in layers
-    ]
-
-
-def _start_of_rows(layers: list[Moments | None], rows: Tensor) -> StartingPoint:
-    """Return the initial state of selected rows, from the moments returned by `_each_layer`."""
-    return [Moments(*(z[rows] for z in layer)) for layer in layers if layer is not None]
-
-
-def _default_starts(
-    units: Units, y: Tensor, channel: Channel, examples: Tensor | None, n_neighbors: int
-) -> list[StartingPoint]:
+def _default_starts(units: Units, y: Tensor, channel: Channel, initial: Starts) -> list[list[Moments]]:
     """Return the default initial states: the pointwise estimate and the examples nearest to each observation."""
     pointwise = Moments(*pointwise_estimate(units, y, channel))
-    if examples is None:
-        return [pointwise]
     values = channel.as_states(y)
     if values is None:  # the observations are not states, so compare pointwise estimates instead
         values = pointwise.mean.masked_fill(torch.isnan(y), torch.nan)
-    values = _as_numbers(units, values)
-    index = nearest_neighbors(examples.flatten(1), values, min(n_neighbors, len(examples)))
-    return [pointwise, *(Moments(examples[k], torch.zeros_like(examples[k])) for k in index.unbind(1))]
+    neighbors = initial.neighbors(_as_numbers(units, values))
+    return [[pointwise], *([Moments(mean, torch.zeros_like(mean))] for mean in neighbors)]
 
 
 def _as_numbers(units: Units, values: Tensor) -> Tensor:
@@ -293,3 +246,42 @@ def _as_numbers(units: Units, values: Tensor) -> Tensor:
     seen = ~torch.isnan(values) if values.is_floating_point() else torch.ones_like(values, dtype=torch.bool)
     one_hot = torch.nn.functional.one_hot(torch.where(seen, values, 0).long(), units.state_shape[1]).to(units.dtype)
     return one_hot.masked_fill(~seen.unsqueeze(-1), torch.nan).flatten(1)
+
+
+def _most_likely(channel: Channel, unknown: UnknownParameter, free_energy: Callable[[Channel], float]) -> Channel:
+    """Return the channel whose parameter minimizes F, found by a grid search followed by Brent's method.
+
+    Args:
+        channel: Channel whose parameter is None.
+        unknown: Name of the parameter, and the interval to search.
+        free_energy: Function that returns the mean F of the observations under a channel; inf if a row has no solution.
+    """
+    from scipy.optimize import minimize_scalar
+
+    name = unknown.name
+    ends = log(unknown.smallest), log(unknown.largest)
+
+    def with_value(log_value: float) -> Channel:
+        return replace(channel, **{name: exp(log_value)})  # type: ignore[type-var]
+
+    def cost(log_value: float) -> float:
+        return free_energy(with_value(log_value))
+
+    grid = [ends[0] + (ends[1] - ends[0]) * step / (GRID_SIZE - 1) for step in range(GRID_SIZE)]
+    costs = [cost(log_value) for log_value in grid]
+    best = min(range(GRID_SIZE), key=costs.__getitem__)
+    if not isfinite(costs[best]):
+        raise EstimateError(
+            f"{name} cannot be estimated, because some rows of y have no solution for any value; set {name}"
+        )
+    around = grid[max(0, best - 1)], grid[min(GRID_SIZE - 1, best + 1)]
+    refined = minimize_scalar(cost, bounds=around, method="bounded", options={"xatol": LOG_TOLERANCE})
+    log_value = refined.x if refined.fun <= costs[best] else grid[best]
+    value = exp(log_value)
+    if not unknown.smallest * 1.01 < value < unknown.largest * 0.99:
+        warn(
+            f"{name} = {value:.3g} is at a bound of the search interval, {unknown.smallest:.3g} to "
+            f"{unknown.largest:.3g}; the machine may be a poor prior for these observations",
+            PosteriorWarning,
+        )
+    return with_value(log_value)

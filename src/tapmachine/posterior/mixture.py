@@ -1,16 +1,19 @@
 """Posteriors as mixtures of solutions, weighted by exp(−F)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Status
 from tapmachine.data.errors import PosteriorWarning, warn
-from tapmachine.posterior.channels import Channel
 from tapmachine.solver.merging import ROUGHLY_SAME, spread
 from tapmachine.units import Units
+
+if TYPE_CHECKING:
+    from tapmachine.posterior.channels import Channel
+    from tapmachine.posterior.measurements import Measurements
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +26,7 @@ class Posterior:
             ln P(y) = −free_energy − ln Z, where Z is the partition function of the unconditioned machine.
         n_solutions: Number of distinct solutions of each row, of shape (K,).
         status: `Status` of each row as an integer, of shape (K,). It is CONVERGED if the row has a converged solution.
-        channel: Channel of the observations, including estimated parameters.
+        channel: Channel or measurements, including estimated parameters.
         units: Visible units of the machine.
 
     Example:
@@ -37,7 +40,7 @@ class Posterior:
     free_energy: Tensor
     n_solutions: Tensor
     status: Tensor
-    channel: Channel
+    channel: "Channel | Measurements"
     units: Units
 
     @property
@@ -129,7 +132,7 @@ def mixture(layers: list[Units], solutions: list[Solution], temperature: float, 
     )
 
 
-def joined(parts: list[Part], channel: Channel, units: Units) -> Posterior:
+def joined(parts: list[Part], channel: "Channel | Measurements", units: Units) -> Posterior:
     """Concatenate the posteriors of subsets of the rows."""
     layers = zip(*(part.moments for part in parts), strict=True)
     return Posterior(

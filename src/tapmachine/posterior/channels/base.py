@@ -66,12 +66,24 @@ class UnknownParameter(NamedTuple):
     largest: float
 
 
+def drawing_arguments(
+    x: Tensor, generator: torch.Generator | None, units: Units | None
+) -> tuple[Tensor, torch.Generator, Units]:
+    """Validate states whose observations are to be drawn, and complete the other arguments of `corrupt`."""
+    x = check_tensor(x)
+    if x.dim() == 0:
+        raise ValueError("x is a single number; expected states of shape (K, n)")
+    units = units or Binary(x.shape[-1])
+    x = x if x.is_floating_point() else x.to(units.dtype)
+    return x, generator or torch.Generator(x.device).manual_seed(0), units
+
+
 class Channel(ABC):
     """Base class for noisy channels P(y|x).
 
     For all channels, NaN marks a missing observation. A new channel implements `draw` and `evidence`. If its likelihood
-    is not a tilt, it implements `observe_units` instead of `evidence`. Channels that mix units, such as y = Fx + noise,
-    are derived from `Measurements`.
+    is not a tilt, it implements `observe_units` instead of `evidence`. Observations that mix units, such as
+    y = Fx + noise, are `Measurements`.
 
     Attributes:
         sees_states: Whether observations are states of the units.
@@ -95,12 +107,7 @@ class Channel(ABC):
             generator: Random number generator on the device of x (default: one with a fixed seed).
             units: Units to which the states belong (default: `Binary`).
         """
-        x = check_tensor(x)
-        if x.dim() == 0:
-            raise ValueError("x is a single number; expected states of shape (K, n)")
-        generator = generator or torch.Generator(x.device).manual_seed(0)
-        units = units or Binary(x.shape[-1])
-        return self.draw(x if x.is_floating_point() else x.to(units.dtype), generator, units)
+        return self.draw(*drawing_arguments(x, generator, units))
 
     @abstractmethod
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:  # (K, n) -> (K, n)

@@ -1,14 +1,14 @@
 """Base class for measurements of z = Fx + b, which mix the components of a signal x."""
 
-from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments
-from tapmachine.posterior.channels import Channel
+from tapmachine.posterior.channels.base import drawing_arguments
 from tapmachine.posterior.channels.evidence import check_parameter, is_nan
 from tapmachine.posterior.measurements.operators import as_operator
 from tapmachine.posterior.observations import as_tensor
@@ -36,7 +36,7 @@ class Response(NamedTuple):
     moments: Moments
 
 
-class Measurements(Channel):
+class Measurements(ABC):
     """Base class for measurements y of z = Fx + b, where x contains the states of all visible units.
 
     NaN marks a missing measurement. A new type of measurements implements `respond` and `expected`. It also overrides
@@ -110,20 +110,21 @@ class Measurements(Channel):
         noise = "None" if self.noise is None else f"{self.noise:.4g}"
         return f"{type(self).__name__}({m} measurements of {n} components, noise={noise})"
 
-    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
-        states = units.check_states(units.from_data(x.to(units.dtype)), validate=False)
-        flat = states.flatten(1)
+    def corrupt(
+        self, x: Tensor, generator: torch.Generator | None = None, units: Units | None = None
+    ) -> Tensor:  # (K, n) -> (K, M)
+        """Draw measurements of states x.
+
+        Args:
+            x: States, of shape (K, n).
+            generator: Random number generator on the device of x (default: one with a fixed seed).
+            units: Units to which the states belong (default: `Binary`).
+        """
+        x, generator, units = drawing_arguments(x, generator, units)
+        flat = units.check_states(units.from_data(x.to(units.dtype)), validate=False).flatten(1)
         self.check_size(flat.shape[1])
         z = self.operator.to(flat.device, flat.dtype).forward(flat) + self.bias.to(flat)
         return self.draw_from(z, generator)
-
-    def evidence(self, y: Tensor, units: Units | None = None) -> NoReturn:
-        raise ValueError(
-            f"{type(self).__name__}: the evidence is not a tilt, because measurements mix units; use recover or denoise"
-        )
-
-    def as_states(self, y: Tensor) -> None:
-        return None
 
     def check_size(self, n_components: int) -> None:
         """Raise a ValueError if the matrix does not have one column per visible component."""

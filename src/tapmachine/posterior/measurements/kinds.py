@@ -1,6 +1,5 @@
 """Types of measurements, which define the posterior of z = Fx + b given a measurement and a normal prior of z."""
 
-from abc import abstractmethod
 from math import log, pi
 from typing import Any, final
 
@@ -52,23 +51,8 @@ class LinearMeasurements(Measurements):
         return z
 
 
-class _InIntervals(Measurements):
-    """Base class for measurements that return the interval that contains z plus noise."""
-
-    @abstractmethod
-    def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the lower and upper limit of the interval of each measurement, in float64."""
-
-    def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
-        mean, variance = (z.double() for z in prior)
-        total = variance + noise_variance.double()  # variance of z plus noise
-        lower, upper = self.limits(y)
-        log_evidence, mean_in, variance_in = interval_moments(mean, total, lower, upper)
-        return Response(log_evidence, _without_noise(prior, total, mean_in, variance_in))
-
-
 @final
-class SignMeasurements(_InIntervals):
+class SignMeasurements(Measurements):
     """Sign measurements y = sign(Fx + b + normal noise) with values −1 and +1, as in one-bit compressed sensing.
 
     Without a bias, the measurements do not depend on the length of Fx.
@@ -86,9 +70,9 @@ class SignMeasurements(_InIntervals):
                 [-1.]])
     """
 
-    def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
         zero = torch.zeros_like(y, dtype=torch.float64)
-        return zero.where(y > 0, -torch.inf), zero.where(y < 0, torch.inf)
+        return _in_interval(zero.where(y > 0, -torch.inf), zero.where(y < 0, torch.inf), prior, noise_variance)
 
     def expected(self, z: Tensor) -> Tensor:
         return torch.where(z >= 0, 1.0, -1.0).to(z.dtype)
@@ -99,7 +83,7 @@ class SignMeasurements(_InIntervals):
 
 
 @final
-class QuantizedMeasurements(_InIntervals):
+class QuantizedMeasurements(Measurements):
     """Quantized measurements, which return the index of the interval that contains Fx + b + normal noise.
 
     With n edges, the measurements are integers from 0 (below all edges) to n (above all edges).
@@ -127,10 +111,10 @@ class QuantizedMeasurements(_InIntervals):
         if not increasing or not bool(torch.isfinite(self.edges).all()):
             raise ValueError(f"QuantizedMeasurements: edges is {edges!r}; expected finite numbers in increasing order")
 
-    def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
         ends = torch.cat((self.edges.new_tensor([-torch.inf]), self.edges, self.edges.new_tensor([torch.inf])))
         index, ends = y.long(), ends.to(y.device)
-        return ends[index], ends[index + 1]
+        return _in_interval(ends[index], ends[index + 1], prior, noise_variance)
 
     def expected(self, z: Tensor) -> Tensor:
         return torch.bucketize(z.double().contiguous(), self.edges.to(z.device), right=True).to(z.dtype)
@@ -265,6 +249,14 @@ def poisson_moments(y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, 
         log_mass = exponent.logsumexp(-1) + spacing.log()
         center, reach = average, REACH * spread.sqrt() + spacing
     return log_mass - torch.lgamma(y + 1) - 0.5 * (variance.log() + LOG_2PI), average, spread
+
+
+def _in_interval(lower: Tensor, upper: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
+    """Compute the posterior of z if z plus normal noise lies in an interval, whose limits are float64."""
+    mean, variance = (z.double() for z in prior)
+    total = variance + noise_variance.double()
+    log_evidence, mean_inside, variance_inside = interval_moments(mean, total, lower, upper)
+    return Response(log_evidence, _without_noise(prior, total, mean_inside, variance_inside))
 
 
 def _without_noise(prior: Moments, total: Tensor, mean_of_sum: Tensor, variance_of_sum: Tensor) -> Moments:

@@ -1,10 +1,13 @@
 """Prior of signals defined by a machine, which responds to tilts on its visible units with posterior moments."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Tilt
 from tapmachine.machine import BoltzmannMachine, condition
+from tapmachine.posterior.driver import PosteriorOptions
 from tapmachine.solver import TAP, Scheme, solve
 from tapmachine.solver.driver import ROOT_STEPS
 from tapmachine.units.conditioned import Tilted
@@ -40,10 +43,11 @@ class MachinePrior:
         state, _ = self.process.step(layers, state)
         return tuple(self.process.moments(state))
 
-    def settle(self, tilt: Tilt, moments: Layers, tol: float, max_sweeps: int) -> Solution:
+    def settle(self, tilt: Tilt, moments: Layers, options: PosteriorOptions) -> Solution:
         """Solve the tilted machine, starting from the current moments of all layers."""
         conditioned = condition(self.machine, self.shaped(tilt))
-        return solve(conditioned, list(moments), self.scheme, tol=tol, max_sweeps=max_sweeps)
+        limits: dict[str, Any] = {"tol": options.tol, "max_sweeps": options.max_sweeps}
+        return solve(conditioned, list(moments), self.scheme, callback=options.callback, **limits)
 
     def shaped(self, tilt: Tilt) -> Tilt:
         """Reshape a tilt on components to the shape of the visible states."""

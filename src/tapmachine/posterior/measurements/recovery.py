@@ -9,31 +9,33 @@ import torch
 from torch import Tensor
 
 from tapmachine.accelerator.precision import full_precision
-from tapmachine.beliefs import Moments
-from tapmachine.data.checks import check_count
+from tapmachine.beliefs import Moments, Tilt
 from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
+from tapmachine.machine.sampler import gibbs
+from tapmachine.posterior.driver import PosteriorOptions, Starts, infer
 from tapmachine.posterior.measurements.base import Measurements
 from tapmachine.posterior.measurements.engine import Engine
 from tapmachine.posterior.measurements.exact import exact_recovery
 from tapmachine.posterior.measurements.gamp import GAMP
 from tapmachine.posterior.measurements.kinds import LinearMeasurements
 from tapmachine.posterior.measurements.operators import FunctionOperator
-from tapmachine.posterior.measurements.prior import MachinePrior
-from tapmachine.posterior.measurements.starts import default_starts, given_start, neutral_start
+from tapmachine.posterior.measurements.prior import Layers, MachinePrior, expanded
 from tapmachine.posterior.measurements.task import Task
 from tapmachine.posterior.measurements.vamp import VAMP, ExpectationPropagation
-from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
-from tapmachine.posterior.observations import as_examples, check_free
+from tapmachine.posterior.mixture import Part, Posterior, mixture
+from tapmachine.posterior.observations import check_free
 from tapmachine.solver import Scheme
-from tapmachine.solver.starts import StartingPoint
+from tapmachine.solver.process import from_below
+from tapmachine.solver.starts import StartingPoint, prior_moments
 from tapmachine.solver.validity import default_scheme
 
 EXACT = "exact"  # the posterior is a mixture of Gaussians and requires no engine
 ENGINES: dict[str, type[Engine[Any]]] = {"gamp": GAMP, "vamp": VAMP, "ep": ExpectationPropagation}
 
-N_NEIGHBORS = 3  # default number of examples used as initial states
+EXAMPLE_WEIGHT = 0.7  # weight of an example in an initial state; the neutral state has the remaining weight
+N_SAMPLES, SAMPLE_SWEEPS = 100, 100  # number of samples that are drawn if there are no examples, and number of sweeps
 LOCAL = 12.0  # measurements that depend on fewer than one in 12 components are local
 SMALL = 32  # for matrices whose smaller dimension is at most this number, expectation propagation is always best
 MOST_FACTORIZED, MOST_DECOMPOSED = 1024, 4096  # limits on the smaller dimension of a matrix
@@ -47,14 +49,10 @@ def recover(
     channel: Measurements,
     *,
     data: Tensor | np.ndarray[Any, Any] | None = None,
-    n_neighbors: int = N_NEIGHBORS,
     starts: Sequence[StartingPoint] | None = None,
-    temperature: float = 1.0,
     engine: Literal["gamp", "vamp", "ep"] | None = None,
     scheme: Scheme | None = None,
-    tol: float = 1e-8,
-    max_iterations: int = 300,
-    max_sweeps: int = 1000,
+    options: PosteriorOptions | None = None,
 ) -> Posterior:
     """Compute the posterior of signals given measurements that mix their components, with the machine as the prior.
 
@@ -70,20 +68,15 @@ def recover(
         data: Examples, of shape (N, n_visible), such as the training data. The examples whose measurements are nearest
             to each row of y are used as additional initial states, which improves the result if there are few
             measurements.
-        n_neighbors: Number of examples used as initial states (default: 3).
         starts: List of initial states that replaces the default list. Each is a tensor of shape (K, n_visible), or
             another value that the argument `start` of `solve` accepts.
-        temperature: Temperature T of the weights exp(−F/T) of the solutions (default: 1).
         engine: Message-passing algorithm (default: chosen from the matrix). "gamp" (generalized approximate message
             passing) is suited to matrices with independent entries. "vamp" (vector approximate message passing) is
             suited to any matrix whose measurements depend on many components. "ep" (expectation propagation) is slower;
             it is suited to signals with few components and to local measurements such as a blur.
         scheme: Mean-field scheme of the machine (default: `TAP()`; `AdaptiveTAP()` for machines fitted to real-valued
             tables).
-        tol: Convergence tolerance for the mean squared change in the means and variances of a signal's components
-            during one iteration (default: 1e-8).
-        max_iterations: Maximum number of iterations (default: 300).
-        max_sweeps: Maximum number of sweeps of the solver after the last iteration (default: 1000).
+        options: Number of neighbors, temperature, tolerance and other options (default: `PosteriorOptions()`).
 
     Returns:
         Posterior of each signal. Its attribute `channel` contains the estimated noise.
@@ -101,13 +94,7 @@ def recover(
         tensor([[1., 0., 0., 1., 1., 0., 1., 0.]])
     """
     check_free(machine)
-    n_neighbors, max_sweeps = check_count("n_neighbors", n_neighbors), check_count("max_sweeps", max_sweeps)
-    max_iterations = check_count("max_iterations", max_iterations)
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature!r}; expected a number greater than 0")
-    if starts is not None and (data is not None or len(starts) == 0):
-        problem = "starts is empty; expected at least one initial state"
-        raise ValueError(problem if data is None else "data and starts cannot be combined; pass one of them")
+    options = options or PosteriorOptions()
     if engine is not None and engine not in ENGINES:
         raise ValueError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
     channel = check_measurements(channel, machine)
@@ -115,29 +102,21 @@ def recover(
     exact = exact_recovery(machine, y, channel) if name == EXACT else None
     if exact is not None:
         return exact
-    scheme = scheme or default_scheme(machine)
-    kind = ENGINES[name]
     # Free energies are small differences of large terms, so float64 is used, except for user-defined functions.
     used = machine if isinstance(channel.operator, FunctionOperator) else in_double(machine)
-    task = Task.of(MachinePrior(used, scheme), y, channel, kind)
-    examples = None if data is None else as_examples(used, data)
-    neutral = neutral_start(task.prior, examples)
+    task = Task.of(MachinePrior(used, scheme or default_scheme(machine)), y, channel, ENGINES[name])
+    initial = Starts.of(used, data, starts, len(task.y), options)
+    neutral = _neutral_start(used, initial.examples)
     if channel.noise is None:
         task = task.with_estimated_noise(neutral)
-    parts = []
-    for rows in torch.arange(len(task.y), device=machine.device).split(task.rows_at_a_time):
-        some = replace(task, y=task.y[rows])
-        if starts is not None:
-            layouts = [given_start(used, start, neutral, rows, len(task.y)) for start in starts]
-        else:
-            layouts = default_starts(some, neutral, examples, n_neighbors)
-        solutions = [some.solve(layers, tol, max_iterations, max_sweeps) for layers in layouts]
-        nothing = torch.zeros_like(solutions[0].free_energy)
-        part = mixture(list(used.layers), solutions, temperature, nothing)
-        parts.append(part._replace(moments=[Moments(*(z.to(machine.dtype) for z in layer)) for layer in part.moments]))
-    posterior = joined(parts, task.channel, machine.layers[0])
-    warn_of_failures(posterior.status)
-    return posterior
+
+    def part(rows: Tensor) -> Part:
+        of_rows = replace(task, y=task.y[rows])
+        layouts = _starts(of_rows, neutral, initial, rows)
+        solutions = [of_rows.solve(layers, options) for layers in layouts]
+        return mixture(list(used.layers), solutions, options.temperature, torch.zeros_like(solutions[0].free_energy))
+
+    return infer(machine, len(task.y), task.rows_at_a_time, part, task.channel)
 
 
 def check_measurements(channel: Measurements, machine: BoltzmannMachine) -> Measurements:
@@ -177,3 +156,41 @@ def fitting_engine(channel: Measurements, machine: BoltzmannMachine | None = Non
     if smaller <= SMALL:
         return "ep"
     return "vamp" if smaller <= MOST_DECOMPOSED else "gamp"
+
+
+def _neutral_start(machine: BoltzmannMachine, examples: Tensor | None) -> Layers:
+    """Return an initial state with the mean and variance of the examples, or of samples drawn from the machine.
+
+    The first dimension of the moments has size 1, since the state is the same for all signals.
+    """
+    if examples is None:
+        generator = torch.Generator(machine.device).manual_seed(0)
+        no_tilt = Tilt(prior_moments(machine.layers[0], N_SAMPLES).mean * 0.0, 0.0)
+        examples = gibbs(machine, machine.layers[0].sample(no_tilt, generator), SAMPLE_SWEEPS, generator)[0]
+    mean = examples.mean(0, keepdim=True)
+    return _completed(machine, [Moments(mean, (examples - mean).square().mean(0, keepdim=True))])
+
+
+def _starts(task: Task, neutral: Layers, initial: Starts, rows: Tensor) -> list[Layers]:
+    """Return the user's initial states, or the neutral state and the examples with the nearest measurements."""
+    machine, first = task.prior.machine, expanded(neutral, len(task.y))
+    given = initial.of_rows(rows)
+    if given is not None:  # data have zero variance, which would make messages infinite
+        return [
+            _completed(machine, [low if bool(low.variance.any()) else Moments(low.mean, first[0].variance), *others])
+            for low, *others in given
+        ]
+    if initial.examples is None:
+        return [first]
+    measured = task.channel.expected(task.operator.forward(initial.examples.flatten(1)) + task.channel.bias.to(task.y))
+    mean, variance = first[0]
+    return [first] + [
+        _completed(machine, [Moments(torch.lerp(mean, example, EXAMPLE_WEIGHT), variance)])
+        for example in initial.neighbors(task.y, measured)
+    ]
+
+
+def _completed(machine: BoltzmannMachine, moments: list[Moments]) -> Layers:
+    """Extend the moments of the lowest layers to all layers; missing moments are computed from the layer below."""
+    missing: list[Moments | None] = [*moments, *[None] * (len(machine.layers) - len(moments))]
+    return tuple(from_below(list(machine.layers), list(machine.weights), missing))

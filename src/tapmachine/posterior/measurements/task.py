@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Solution, Status
+from tapmachine.posterior.driver import PosteriorOptions
 from tapmachine.posterior.measurements.base import Measurements
 from tapmachine.posterior.measurements.engine import Engine
 from tapmachine.posterior.measurements.gamp import GAMP
@@ -53,9 +54,9 @@ class Task:
 
     def with_estimated_noise(self, neutral: Layers) -> "Task":
         """Return a task in which the noise is set to its maximum-likelihood estimate, the same for all signals."""
-        some = replace(self, y=self.y[:: -(-len(self.y) // NOISE_ROWS)][: self.rows_at_a_time])
+        sample = replace(self, y=self.y[:: -(-len(self.y) // NOISE_ROWS)][: self.rows_at_a_time])
         known = copy(self.channel)
-        known.noise = EstimatedNoise(some).iterate(expanded(neutral, len(some.y)))
+        known.noise = EstimatedNoise(sample).iterate(expanded(neutral, len(sample.y)))
         return replace(self, channel=known)
 
     def noise_variance(self) -> Tensor:  # (K, 1)
@@ -67,13 +68,13 @@ class Task:
         tiny = torch.finfo(self.y.dtype).tiny ** 0.5
         return (FLOOR[self.y.dtype] * mean_square(self.y)).clamp(min=tiny)
 
-    def solve(self, layers: Layers, tol: float, max_iterations: int, max_sweeps: int) -> Solution:
+    def solve(self, layers: Layers, options: PosteriorOptions) -> Solution:
         """Compute the solutions of all signals, starting from one initial state per signal."""
         if len(self.groups) == 1:
-            return self.groups[0][1]._solve(layers, tol, max_iterations, max_sweeps)
+            return self.groups[0][1]._solve(layers, options)
         parts, order = [], torch.cat([rows for rows, _ in self.groups]).argsort()
         for rows, task in self.groups:
-            parts.append(task._solve(select(layers, rows), tol, max_iterations, max_sweeps))
+            parts.append(task._solve(select(layers, rows), options))
         fields = ("moments", "tilts", "free_energy", "residual", "n_sweeps", "status")
         together = parts[0]
         for part in parts[1:]:
@@ -97,13 +98,13 @@ class Task:
             groups.append((rows, replace(self, y=y, channel=channel, operator=operator)))
         return groups
 
-    def _solve(self, layers: Layers, tol: float, max_iterations: int, max_sweeps: int) -> Solution:
+    def _solve(self, layers: Layers, options: PosteriorOptions) -> Solution:
         engine = self.engine(self.prior, self.operator, self.channel, self.y, self.noise_variance())
-        state, n_iterations, failed = _iterate(engine, layers, tol, max_iterations)
+        state, n_iterations, failed = _iterate(engine, layers, options.tol, options.max_iterations)
         every = torch.arange(len(self.y), device=self.y.device)
-        solution = self.prior.settle(state.tilt, state.layers, tol, max_sweeps)
+        solution = self.prior.settle(state.tilt, state.layers, options)
         value = engine.free_energy(state, solution.free_energy.double(), every)
-        status = torch.where(state.change < tol, solution.status, int(Status.MAX_SWEEPS))
+        status = torch.where(state.change < options.tol, solution.status, int(Status.MAX_SWEEPS))
         status = torch.where(failed | ~torch.isfinite(value), int(Status.NONFINITE), status)
         return replace(solution, free_energy=value, n_sweeps=n_iterations, status=status.to(solution.status.dtype))
 
