@@ -22,7 +22,7 @@ COLORS = (
 )  # fmt: skip
 OTHERS = "#b4b8bf"  # color of classes without a color of their own
 INK = "#1c1e21"  # color of text and axes; in SVG, it is replaced by the color of the surrounding text
-FONT_SIZE = 10
+FONT_SIZE = 11
 
 STYLE: dict[str, Any] = {
     "font.size": FONT_SIZE,
