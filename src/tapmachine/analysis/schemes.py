@@ -1,9 +1,11 @@
 """Comparison of mean-field schemes, and correlations by linear response."""
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -136,13 +138,12 @@ class SchemeComparison:
         names = ("scheme", "ln Z", "its error", "RMSE means", "RMSE corr.", "converged", "sweeps", "seconds")
         lines = ["{:24}{:>12}{:>12}{:>12}{:>12}{:>11}{:>9}{:>9}".format(*names)]
         for row in self.rows:
-            errors = (row.log_partition_error, row.mean_error, row.correlation_error)
-            numbers = _cell(row.log_partition, "12.4f") + "".join(_cell(error, "12.2e") for error in errors)
-            rest = f"{row.converged:11.1%}{row.sweeps:9.0f}{row.seconds:9.2f}"
-            lines.append(f"{row.scheme:24}{numbers}{rest}")
+            values = (row.log_partition, row.log_partition_error, row.mean_error, row.correlation_error)
+            cells = (f"{v:12.4f}" if i == 0 else f"{v:12.2e}" for i, v in enumerate(values))
+            line = f"{row.scheme:24}{''.join(cells)}{row.converged:11.1%}{row.sweeps:9.0f}{row.seconds:9.2f}"
+            lines.append(line.replace("nan", "  –"))
         lines.append(f"Errors are relative to {self.reference}. RMSE is over all units or all coupled pairs of units.")
-        columns = ("log_partition", "log_partition_error", "mean_error", "correlation_error")
-        if any(getattr(row, name) != getattr(row, name) for row in self.rows for name in columns):
+        if any(isinstance(value, float) and math.isnan(value) for row in self.rows for value in astuple(row)):
             lines.append(
                 "– means not available: ln Z is exact for up to 2^20 states of the smaller side, and correlations are "
                 "limited to small machines. Schemes that did not converge have no values."
@@ -157,43 +158,40 @@ class SchemeComparison:
         return self.table()
 
 
-def _cell(value: float, form: str) -> str:
-    """Format a number as a table cell; NaN becomes a dash."""
-    return "–".rjust(int(form.split(".")[0])) if value != value else format(value, form)
+class _Reference(NamedTuple):
+    """Means of each layer and covariances of coupled units to compare with, and ln Z, which is NaN if unknown."""
+
+    description: str
+    log_partition: float
+    means: list[Tensor]
+    covariances: list[Tensor]
 
 
-class _Truth:
-    """Reference values for a comparison, computed by enumeration if feasible and by Gibbs sampling otherwise."""
-
-    def __init__(self, machine: BoltzmannMachine, starts: list[Moments | None]) -> None:
-        self.log_partition = float("nan")
-        if can_enumerate(machine, MOST_ENUMERATED):
-            exact = exact_moments(machine)
-            self.name = "exact values from enumeration"
-            self.log_partition = float(exact.log_partition)
-            self.means = [moments.mean for moments in exact.moments]
-            self.correlations: list[Tensor] = list(exact.covariances)
-            return
-        assert starts[0] is not None
-        generator = torch.Generator(machine.device).manual_seed(0)
-        units = machine.layers[0]
-        field = units.field_with_mean(starts[0].mean)
-        chain = gibbs(machine, units.sample(Tilt(field, 0.0), generator), GIBBS_SWEEPS // 10, generator)
-        sums = [torch.zeros_like(x[0], dtype=torch.float64) for x in chain]
-        pairs = [torch.zeros_like(w, dtype=torch.float64) for w in machine.weights]
-        for _ in range(GIBBS_SWEEPS):
-            chain = sweep_chain(machine, chain, generator)
-            for total, x in zip(sums, chain, strict=True):
-                total += x.double().mean(0)
-            for (below, above, _), total in zip(machine.edges(), pairs, strict=True):
-                total += chain[below].flatten(1).double().T @ chain[above].flatten(1).double() / len(chain[0])
-        self.means = [total / GIBBS_SWEEPS for total in sums]
-        flat = [mean.flatten() for mean in self.means]
-        self.correlations = [
-            total / GIBBS_SWEEPS - flat[below].outer(flat[above])
-            for (below, above, _), total in zip(machine.edges(), pairs, strict=True)
-        ]
-        self.name = f"means over {GIBBS_SWEEPS} Gibbs sweeps of {len(chain[0])} chains"
+def _reference(machine: BoltzmannMachine, starts: Moments) -> _Reference:
+    """Compute reference values by enumeration if feasible, and by Gibbs sampling otherwise."""
+    if can_enumerate(machine, MOST_ENUMERATED):
+        exact = exact_moments(machine)
+        means = [moments.mean for moments in exact.moments]
+        return _Reference("exact values from enumeration", float(exact.log_partition), means, [*exact.covariances])
+    generator = torch.Generator(machine.device).manual_seed(0)
+    units, edges = machine.layers[0], list(machine.edges())
+    start = units.sample(Tilt(units.field_with_mean(starts.mean), 0.0), generator)
+    chain = gibbs(machine, start, GIBBS_SWEEPS // 10, generator)
+    sums = [torch.zeros_like(x[0], dtype=torch.float64) for x in chain]
+    products = [torch.zeros_like(weights, dtype=torch.float64) for weights in machine.weights]
+    for _ in range(GIBBS_SWEEPS):
+        chain = sweep_chain(machine, chain, generator)
+        for total, x in zip(sums, chain, strict=True):
+            total += x.double().mean(0)
+        for (below, above, _), total in zip(edges, products, strict=True):
+            total += chain[below].flatten(1).double().T @ chain[above].flatten(1).double() / len(start)
+    means = [total / GIBBS_SWEEPS for total in sums]
+    covariances = [
+        total / GIBBS_SWEEPS - means[below].flatten().outer(means[above].flatten())
+        for (below, above, _), total in zip(edges, products, strict=True)
+    ]
+    description = f"means over {GIBBS_SWEEPS} Gibbs sweeps of {len(start)} chains"
+    return _Reference(description, math.nan, means, covariances)
 
 
 @torch.no_grad()
@@ -204,7 +202,6 @@ def compare_schemes(
     *,
     tol: float = 1e-14,
     max_sweeps: int = 2000,
-    callback: Callable[[str], None] | None = None,
 ) -> SchemeComparison:
     """Compare the free energies, means and correlations of several schemes with exact or sampled values.
 
@@ -217,7 +214,6 @@ def compare_schemes(
         schemes: Schemes to compare (default: all schemes that support the machine's units).
         tol: Convergence tolerance for the residual (default: 1e-14).
         max_sweeps: Maximum number of sweeps per start (default: 2000).
-        callback: Function called with the name of each scheme before it runs.
 
     Returns:
         One row of results per scheme, and a description of the reference values.
@@ -235,60 +231,48 @@ def compare_schemes(
     if machine.n_rows is not None:
         raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; expected an unconditioned machine")
     double = in_double(machine)
-    moments = starting_moments(double, fitting(double, starts))
-    truth = _Truth(double, moments)
+    moments = [layer for layer in starting_moments(double, fitting(double, starts)) if layer is not None]
+    reference = _reference(double, moments[0])
     rows = []
     for scheme in schemes or _usual_schemes(double):
-        if callback is not None:
-            callback(_name(scheme))
-        begun = time.perf_counter()
-        known = [layer for layer in moments if layer is not None]
-        solution = solve(double, known, scheme, tol=tol, max_sweeps=max_sweeps)
-        rows.append(_row(double, scheme, solution, truth, time.perf_counter() - begun))
-    return SchemeComparison(tuple(rows), truth.name)
+        begin = time.perf_counter()
+        solution = solve(double, moments, scheme, tol=tol, max_sweeps=max_sweeps)
+        rows.append(_row(double, scheme, solution, reference, time.perf_counter() - begin))
+    return SchemeComparison(tuple(rows), reference.description)
 
 
 def _usual_schemes(machine: BoltzmannMachine) -> list[Scheme]:
     """Return all schemes that support a machine's units."""
-    found: list[Scheme] = []
+    usual: list[Scheme] = []
     for scheme in (scheme_class() for scheme_class in SCHEMES.values()):
-        try:
+        with suppress(ValueError):
             scheme.bind(machine)
-        except ValueError:
-            continue
-        found.append(scheme)
-    return found
+            usual.append(scheme)
+    return usual
 
 
-def _name(scheme: Scheme) -> str:
-    own = type(scheme).__name__
-    return f"{own}, averaging" if getattr(scheme, "self_averaging", False) else own
-
-
-def _row(machine: BoltzmannMachine, scheme: Scheme, solution: Solution, truth: _Truth, seconds: float) -> SchemeRow:
-    nan = float("nan")
+def _row(
+    machine: BoltzmannMachine, scheme: Scheme, solution: Solution, reference: _Reference, seconds: float
+) -> SchemeRow:
+    """Compare the solutions of one scheme with the reference values."""
+    name = type(scheme).__name__ + (", averaging" if getattr(scheme, "self_averaging", False) else "")
+    converged, sweeps = float(solution.converged.double().mean()), float(solution.n_sweeps.double().mean())
     good = solution.converged.nonzero().squeeze(-1)
-    share, sweeps = float(solution.converged.double().mean()), float(solution.n_sweeps.double().mean())
     if len(good) == 0:
-        return SchemeRow(_name(scheme), nan, nan, nan, nan, share, sweeps, seconds)
+        return SchemeRow(name, math.nan, math.nan, math.nan, math.nan, converged, sweeps, seconds)
     best = solution.select(int(good[solution.free_energy[good].argmin()]))
-    exact = truth.log_partition == truth.log_partition
-    chosen = best if exact else solution.select(good)
-    off = [(own.mean.mean(0) - mean).flatten() for own, mean in zip(chosen.moments, truth.means, strict=True)]
-    correlation_error = nan
-    if sum(machine.sizes) <= MOST_NUDGED and (exact or len(good) == 1):
+    is_exact = not math.isnan(reference.log_partition)
+    chosen = best if is_exact else solution.select(good)
+    errors = [own.mean.mean(0) - mean for own, mean in zip(chosen.moments, reference.means, strict=True)]
+    correlation_error = math.nan
+    if sum(machine.sizes) <= MOST_NUDGED and (is_exact or len(good) == 1):
         with suppress(EstimateError):  # the error stays NaN
-            found = correlations(machine, best, scheme)
-            different = torch.cat([(a - b).flatten() for a, b in zip(found, truth.correlations, strict=True)])
-            correlation_error = float(different.square().mean().sqrt())
+            covariances = correlations(machine, best, scheme)
+            correlation_error = _rms([a - b for a, b in zip(covariances, reference.covariances, strict=True)])
     value = -float(best.free_energy)
-    return SchemeRow(
-        _name(scheme),
-        value,
-        value - truth.log_partition,
-        float(torch.cat(off).square().mean().sqrt()),
-        correlation_error,
-        share,
-        sweeps,
-        seconds,
-    )
+    off = value - reference.log_partition
+    return SchemeRow(name, value, off, _rms(errors), correlation_error, converged, sweeps, seconds)
+
+
+def _rms(errors: list[Tensor]) -> float:
+    return float(torch.cat([error.flatten() for error in errors]).square().mean().sqrt())

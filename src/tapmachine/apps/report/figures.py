@@ -10,7 +10,6 @@ from torch import Tensor
 from tapmachine.analysis.landscape import LandscapeTrack
 from tapmachine.analysis.landscape.figures import free_energies
 from tapmachine.analysis.receptive import ReceptiveFields
-from tapmachine.apps.report.labels import Labels
 from tapmachine.display.charts import CURVES, training_curves
 from tapmachine.display.figures import svg
 from tapmachine.display.html import escape
@@ -59,12 +58,6 @@ def images(
     return Figure(drawn, caption, name, bool((rows < 0).any()))
 
 
-def samples(rows: Tensor, shape: tuple[int, int], caption: str, name: str, labels: Labels | None = None) -> Figure:
-    """Draw rows as images, framed in the colors of their labels."""
-    frames = None if labels is None else [labels.colors[own] for own in labels.index.tolist()]
-    return images(rows, shape, caption, name, frames=frames)
-
-
 def receptive_fields(ranking: ReceptiveFields, shape: tuple[int, int]) -> Figure:
     """Draw the weights of hidden units as images, with the most active units first."""
     order = shown_fields(ranking)
@@ -90,11 +83,11 @@ def field_columns(ranking: ReceptiveFields) -> int:
     return max(1, round(1.6 * math.sqrt(len(shown_fields(ranking)))))
 
 
-def solutions(track: LandscapeTrack) -> Figure:
+def free_energies_by_epoch(track: LandscapeTrack) -> Figure:
     """Draw the free energies and the number of the solutions by epoch."""
     drawn = svg("solutions by epoch", free_energies, track.epochs, [own.free_energy for own in track.snapshots])
     caption = f"Free energies F and number of distinct solutions from {len(track.starts)} starts by epoch."
-    return Figure(drawn, caption, "solutions")
+    return Figure(drawn, caption, "free_energies")
 
 
 def training(records: Sequence[dict[str, Any]]) -> Figure | None:

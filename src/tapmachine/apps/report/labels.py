@@ -35,7 +35,11 @@ class Labels:
     @property
     def colors(self) -> tuple[str, ...]:
         """Color of each class."""
-        return tuple(OTHERS if place >= MOST_CLASSES else color(place) for place in range(len(self.names)))
+        return tuple(OTHERS if index >= MOST_CLASSES else color(index) for index in range(len(self.names)))
+
+    def counts(self, chosen: Tensor) -> Tensor:  # (N,), bool -> (n_classes,)
+        """Count the labels of the chosen rows."""
+        return torch.bincount(self.index[chosen], minlength=len(self.names))
 
     def rows(self, index: Tensor) -> "Labels":
         """Return the labels of the rows at `index`."""
@@ -43,12 +47,8 @@ class Labels:
 
     def purity(self, basin: Tensor) -> float:
         """Return the fraction of rows with the most frequent label of their basin. Rows with basin −1 are ignored."""
-        inside = basin >= 0
-        if not bool(inside.any()):
-            return float("nan")
-        table = torch.zeros(int(basin.max()) + 1, len(self.names), dtype=torch.long)
-        table.index_put_((basin[inside], self.index[inside]), torch.tensor(1), accumulate=True)
-        return float(table.amax(1).sum() / inside.sum())
+        most = sum(int(self.counts(basin == solution).max()) for solution in basin[basin >= 0].unique())
+        return most / int((basin >= 0).sum()) if bool((basin >= 0).any()) else float("nan")
 
 
 def make_labels(values: Any) -> Labels:  # (N,)
@@ -58,9 +58,9 @@ def make_labels(values: Any) -> Labels:  # (N,)
     texts = [f"{name:g}" if isinstance(name, np.floating) else str(name) for name in names]
     if len(names) > MOST_CLASSES + 1:
         kept = np.sort(np.argsort(-counts, kind="stable")[:MOST_CLASSES])
-        place = np.full(len(names), MOST_CLASSES)
-        place[kept] = np.arange(MOST_CLASSES)
-        index, texts = place[index], [*(texts[own] for own in kept), REST]
+        merged = np.full(len(names), MOST_CLASSES)
+        merged[kept] = np.arange(MOST_CLASSES)
+        index, texts = merged[index], [*(texts[name] for name in kept), REST]
     return Labels(tuple(texts), torch.from_numpy(index.astype(np.int64)))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tapmachine.analysis.landscape import Embedding
 from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.apps.report.results import LandscapeResults, RunResults
 from tapmachine.apps.report.views import View
@@ -32,7 +33,7 @@ def for_script(run: RunResults) -> dict[str, Any] | None:
         "names": view.names,
         "usual": [round(value, 3) for value in starts.mean(0).tolist()] if view.names else [],
         "epochs": _epochs(landscape, view, most),
-        "data": {"place": _Places(landscape)(landscape.embedding.data), "sheet": gray_png(starts)},
+        "data": {"place": _Grid(landscape.embedding)(landscape.embedding.data), "sheet": gray_png(starts)},
         "labels": None
         if landscape.labels is None
         else {
@@ -48,47 +49,46 @@ def shown_solutions(snapshot: Snapshot, most: int = MOST_SOLUTIONS) -> Tensor:
     return snapshot.counts.argsort(descending=True, stable=True)[:most]
 
 
-class _Places:
+class _Grid:
     """Conversion of embedded points to integer coordinates on a grid."""
 
-    def __init__(self, landscape: LandscapeResults) -> None:
-        assert landscape.embedding is not None
-        assert landscape.embedding.data is not None
-        every = torch.cat([landscape.embedding.data, *landscape.embedding.solutions])
+    def __init__(self, embedding: Embedding) -> None:
+        assert embedding.data is not None
+        every = torch.cat([embedding.data, *embedding.solutions])
         self.lowest = every.amin(0)
         self.length = (every.amax(0) - self.lowest).clamp(min=1e-12)
 
     def __call__(self, points: Tensor) -> list[list[int]]:
-        placed: list[list[int]] = ((points - self.lowest) / self.length * GRID).round().long().tolist()
-        return placed
+        positions: list[list[int]] = ((points - self.lowest) / self.length * GRID).round().long().tolist()
+        return positions
 
 
 def _epochs(landscape: LandscapeResults, view: View, most: int) -> list[dict[str, Any]]:
-    places, embedding = _Places(landscape), landscape.embedding
-    assert embedding is not None
+    assert landscape.embedding is not None
+    positions = _Grid(landscape.embedding)
     before: Tensor | None = None
-    found = []
-    for position, snapshot in enumerate(landscape.track.snapshots):
+    epochs = []
+    for index, snapshot in enumerate(landscape.track.snapshots):
         numbers = shown_solutions(snapshot, most)
         means = snapshot.means[0][numbers]
         place_of = torch.full((snapshot.n_solutions + 1,), -1)  # the last entry is for starts that did not converge
         place_of[numbers] = torch.arange(len(numbers))
-        found.append(
+        epochs.append(
             {
                 "epoch": snapshot.epoch,
                 "total": snapshot.n_solutions,
                 "number": numbers.tolist(),
-                "place": places(embedding.solutions[position][numbers]),
+                "place": positions(landscape.embedding.solutions[index][numbers]),
                 "free_energy": [round(value, 4) for value in snapshot.free_energy[numbers].tolist()],
                 "stable": snapshot.stable[numbers].tolist(),
                 "basin": place_of[snapshot.basin].tolist(),
                 "from": _nearest(means.flatten(1), before),
                 "sheet": gray_png(view.values(means)) if len(means) else "",
-                "sentences": landscape.sentences[position],
+                "sentences": landscape.sentences[index],
             }
         )
         before = means.flatten(1)
-    return found
+    return epochs
 
 
 def _nearest(points: Tensor, before: Tensor | None) -> list[int]:

@@ -1,6 +1,6 @@
 """Sections of the report page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tapmachine.analysis.features import hidden_means
@@ -77,21 +77,21 @@ def likelihoods(run: RunResults) -> str:
         note = '<p class="small">The pseudo-likelihood has a different scale; use it only to compare machines.</p>'
     if run.landscape is None:
         note = '<p class="small">Log-likelihood of the observed values. Real columns are standardized.</p>'
-    words = explain("log-likelihood", "ln Z")
-    return f'<div class="wide">{table(heads, body)}</div>{note}{items(run.likelihoods.warnings)}{words}'
+    terms = explain("log-likelihood", "ln Z")
+    return f'<div class="wide">{table(heads, body)}</div>{note}{items(run.likelihoods.warnings)}{terms}'
 
 
 def training(run: RunResults) -> str:
     """Return the training curves, and the number and free energies of solutions by epoch."""
     shown = [figures.training(run.records)]
     if run.landscape is not None and len(run.landscape.track.epochs) > 1:
-        shown.append(figures.solutions(run.landscape.track))
+        shown.append(figures.free_energies_by_epoch(run.landscape.track))
     return grid([figure for figure in shown if figure is not None])
 
 
 def grid(shown: Sequence[Figure]) -> str:
     """Arrange as many figures side by side as fit on the page."""
-    return f'<div class="pictures">{"".join(own.html() for own in shown)}</div>' if shown else ""
+    return f'<div class="pictures">{"".join(figure.html() for figure in shown)}</div>' if shown else ""
 
 
 def legend(landscape: LandscapeResults) -> str:
@@ -133,8 +133,8 @@ def tree(run: RunResults) -> str:
     track = run.landscape.track
     if len(track.epochs) < 2 or len(track.tree.counts) == 0:
         return ""
-    places = {number: place for place, number in enumerate(shown_solutions(track.snapshots[-1]).tolist())}
-    svg = draw_tree(track.tree, View(run), run.landscape.labels, places)
+    positions = {solution: index for index, solution in enumerate(shown_solutions(track.snapshots[-1]).tolist())}
+    svg = draw_tree(track.tree, View(run), run.landscape.labels, positions)
     n_leaves = sum(node.leaf >= 0 for node in shown_branches(track.tree))
     of = "" if n_leaves == len(track.tree.counts) else f" (the {n_leaves} with the largest basins)"
     caption = (
@@ -160,11 +160,13 @@ def learned(run: RunResults) -> str:
             f'<div class="fields" data-layer="{ranking.layer}">{figure.html()}'
             '<div class="card" data-part="field" aria-live="polite" hidden></div></div>'
         )
-    near = ", framed in the color of the nearest row's label" if images.sample_labels is not None else ""
-    caption = f"Samples after {SAMPLE_SWEEPS} Gibbs sweeps, starting from the data rows shown{near}."
+    caption, frames = f"Samples after {SAMPLE_SWEEPS} Gibbs sweeps, starting from the data rows shown", None
+    if images.sample_labels is not None:
+        frames = [images.sample_labels.colors[label] for label in images.sample_labels.index.tolist()]
+        caption += ", framed in the color of the nearest row's label"
     shown = [
-        figures.samples(images.samples, images.shape, caption, "samples", images.sample_labels),
-        figures.samples(images.rows, images.shape, "Data rows.", "data"),
+        figures.images(images.samples, images.shape, f"{caption}.", "samples", frames=frames),
+        figures.images(images.rows, images.shape, "Data rows.", "data"),
     ]
     heading = "<h2>What the machine has learned</h2>"
     return f"{heading}{grid(shown)}<h3>Receptive fields</h3>{''.join(parts)}{explain('receptive field')}"
@@ -196,6 +198,5 @@ def fields_for_script(run: RunResults) -> list[dict[str, Any]]:
 
 def settings(run: RunResults) -> str:
     """Return a collapsible table of the settings of a run."""
-    values: Mapping[str, object] = run.settings
-    known = [(name, str(value)) for name, value in values.items() if value is not None]
+    known = [(name, str(value)) for name, value in run.settings.items() if value is not None]
     return unfold("Settings of the run", f'<div class="wide">{pairs(known)}</div>', "settings")

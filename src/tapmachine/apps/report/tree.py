@@ -2,7 +2,6 @@
 
 from math import log
 
-import torch
 from torch import Tensor
 
 from tapmachine.analysis.landscape.output import plural
@@ -28,39 +27,39 @@ def shown_branches(tree: SolutionTree) -> list[Branch]:
     return [branch._replace(leaf=kept[branch.leaf]) if branch.leaf >= 0 else branch for branch in branches]
 
 
-def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dict[int, int]) -> str:
+def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, positions: dict[int, int]) -> str:
     """Draw the tree as SVG, with the first epoch on the left and the last epoch on the right.
 
     Args:
         tree: Tree of solutions.
         view: View that converts rows to images.
         labels: Labels of the starts, or None.
-        places: Position of each solution of the last epoch on the map, as an index into the script's list of solutions.
+        positions: Index of each solution of the last epoch in the script's list of solutions.
     """
     branches = shown_branches(tree)
     first, last = tree.epochs[0], tree.epochs[-1]
-    n_rows = sum(branch.leaf >= 0 for branch in branches)
-    height = ROW * n_rows + 30
+    n_leaves = sum(branch.leaf >= 0 for branch in branches)
+    height = ROW * n_leaves + 30
 
     def x(epoch: int) -> float:  # logarithmic scale, because most splits occur early
-        share = log((1 + epoch) / (1 + first)) / (log((1 + last) / (1 + first)) or 1.0)
-        return LEFT + (WIDTH - LEFT - RIGHT) * share
+        fraction = log((1 + epoch) / (1 + first)) / (log((1 + last) / (1 + first)) or 1.0)
+        return LEFT + (WIDTH - LEFT - RIGHT) * fraction
 
-    total = max(1, len(tree.basin))
-    edges, drawn = [], []
-    for index, node in enumerate(branches):
-        end = (x(node.epoch), ROW * (node.height + 0.5))
-        begin = (LEFT - 30, end[1])
-        if node.parent >= 0:
-            begin = x(branches[node.parent].epoch), ROW * (branches[node.parent].height + 0.5)
-        share = int(node.starts.sum()) / total
-        color = "currentColor" if labels is None else labels.colors[_most(labels, node.starts)]
+    edges, nodes = [], []
+    for index, branch in enumerate(branches):
+        end_x, end_y = x(branch.epoch), ROW * (branch.height + 0.5)
+        begin_x, begin_y = LEFT - 30, end_y
+        if branch.parent >= 0:
+            begin_x, begin_y = x(branches[branch.parent].epoch), ROW * (branches[branch.parent].height + 0.5)
+        width = 1.5 + 9 * (int(branch.starts.sum()) / max(1, len(tree.basin))) ** 0.5
+        color = "currentColor" if labels is None else labels.colors[int(labels.counts(branch.starts).argmax())]
         edges.append(
-            f'<path class="edge" data-node="{index}" data-x="{begin[0]:.1f}" '
-            f'd="M{begin[0]:.1f} {begin[1]:.1f}V{end[1]:.1f}H{end[0]:.1f}" '
-            f'style="fill:none;stroke:{color};stroke-width:{1.5 + 9 * share**0.5:.1f};stroke-opacity:.75"/>'
+            f'<path class="edge" data-node="{index}" data-x="{begin_x:.1f}" '
+            f'd="M{begin_x:.1f} {begin_y:.1f}V{end_y:.1f}H{end_x:.1f}" '
+            f'style="fill:none;stroke:{color};stroke-width:{width:.1f};stroke-opacity:.75"/>'
         )
-        drawn.append(_node(index, node, end, view, labels, places))
+        attributes = f'data-node="{index}" data-x="{end_x:.1f}" transform="translate({end_x:.1f} {end_y:.1f})"'
+        nodes.append(_node(branch, attributes, view, labels, positions.get(branch.leaf)))
     shown = dict.fromkeys(tree.epochs[round(k * (len(tree.epochs) - 1) / 4)] for k in range(5))
     ticks = "".join(
         f'<text x="{x(epoch):.1f}" y="{height - 6:.1f}" text-anchor="middle" style="{TEXT}">'
@@ -69,49 +68,40 @@ def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dic
     )
     return (
         f'<svg class="tree" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="group" '
-        f'aria-label="Tree of {n_rows} solutions" data-row="{ROW:.0f}">{"".join(edges)}{"".join(drawn)}'
+        f'aria-label="Tree of {n_leaves} solutions" data-row="{ROW:.0f}">{"".join(edges)}{"".join(nodes)}'
         f'<g class="ticks">{ticks}</g></svg>'
     )
 
 
-def _most(labels: Labels, starts: Tensor) -> int:
-    return int(torch.bincount(labels.index[starts], minlength=len(labels.names)).argmax())
-
-
-def _node(
-    index: int, node: Branch, at: tuple[float, float], view: View, labels: Labels | None, places: dict[int, int]
-) -> str:
-    count = int(node.starts.sum())
-    words = f"{count} {plural(count, 'start')}"
-    is_leaf = node.leaf >= 0
-    what = (
-        f"Solution {node.leaf}"
-        if is_leaf
-        else f"Branch of {node.n_leaves} solutions, splitting after epoch {node.epoch}"
-    )
-    place = f' data-place="{places[node.leaf]}"' if node.leaf in places else ""
-    label = f"{what}, {words}" + ("" if labels is None else f", mostly {labels.names[_most(labels, node.starts)]}")
-    button = ' tabindex="0" role="button"' if place or not is_leaf else ""
-    expanded = "" if is_leaf else ' aria-expanded="true"'
-    beside = words if is_leaf else f"{node.n_leaves} solutions, {words}"
-    side = "leaf" if is_leaf else "branch"
-    if view.kind == "image" and node.means is not None:
-        pixels = view.values(node.means.unsqueeze(0)).view(view.height, view.width)
-        width = IMAGE * view.width / max(view.height, view.width)
-        tall = IMAGE * view.height / max(view.height, view.width)
-        picture = (
-            f'<image x="{-width / 2:.1f}" y="{-tall / 2:.1f}" width="{width:.1f}" height="{tall:.1f}" '
-            f'href="{gray_png(pixels)}" style="image-rendering:pixelated"/>'
-            f'<rect class="rim" x="{-width / 2:.1f}" y="{-tall / 2:.1f}" width="{width:.1f}" height="{tall:.1f}" '
-            'style="fill:none;stroke:currentColor;stroke-opacity:.4"/>'
-        )
+def _node(branch: Branch, attributes: str, view: View, labels: Labels | None, position: int | None) -> str:
+    """Draw the end of a branch: an image, and beside it the label frequencies and the number of starts."""
+    n_starts = int(branch.starts.sum())
+    beside = f"{n_starts} {plural(n_starts, 'start')}"
+    if branch.leaf >= 0:
+        kind, label = "leaf", f"Solution {branch.leaf}, {beside}"
     else:
-        picture = '<circle class="rim" r="6" style="fill:currentColor;stroke:none"/>'
-    bar = "" if labels is None else _label_bar(labels, node.starts, IMAGE / 2 + 6)
+        kind, beside = "branch", f"{branch.n_leaves} solutions, {beside}"
+        label = f"Branch of {beside}, splitting after epoch {branch.epoch}"
+        attributes += ' aria-expanded="true"'
+    if labels is not None:
+        label += f", mostly {labels.names[int(labels.counts(branch.starts).argmax())]}"
+    if position is not None:
+        attributes += f' data-place="{position}"'
+    if position is not None or kind == "branch":
+        attributes += ' tabindex="0" role="button"'
+    picture = '<circle class="rim" r="6" style="fill:currentColor;stroke:none"/>'
+    if view.kind == "image" and branch.means is not None:
+        width, height = (IMAGE * side / max(view.height, view.width) for side in (view.width, view.height))
+        box = f'x="{-width / 2:.1f}" y="{-height / 2:.1f}" width="{width:.1f}" height="{height:.1f}"'
+        uri = gray_png(view.values(branch.means.unsqueeze(0)).view(view.height, view.width))
+        picture = (
+            f'<image {box} href="{uri}" style="image-rendering:pixelated"/>'
+            f'<rect class="rim" {box} style="fill:none;stroke:currentColor;stroke-opacity:.4"/>'
+        )
+    bar = "" if labels is None else _label_bar(labels, branch.starts, IMAGE / 2 + 6)
     offset = IMAGE / 2 + 8 + (0 if labels is None else BAR + 4)
     return (
-        f'<g class="node {side}" data-node="{index}" data-parent="{node.parent}" data-x="{at[0]:.1f}"{place}{button}'
-        f'{expanded} aria-label="{escape(label)}" transform="translate({at[0]:.1f} {at[1]:.1f})">'
+        f'<g class="node {kind}" data-parent="{branch.parent}" {attributes} aria-label="{escape(label)}">'
         f"<title>{escape(label)}</title>{picture}"
         f'<g class="beside">{bar}<text x="{offset:.1f}" y="4" style="{TEXT}">{beside}</text></g></g>'
     )
@@ -119,14 +109,12 @@ def _node(
 
 def _label_bar(labels: Labels, starts: Tensor, left: float) -> str:
     """Draw the label frequencies as a stacked bar, with the most frequent label first."""
-    counts = torch.bincount(labels.index[starts], minlength=len(labels.names))
-    total, parts = max(1, int(counts.sum())), []
-    for own in counts.argsort(descending=True, stable=True).tolist():
-        width = BAR * int(counts[own]) / total
-        if width > 0:
-            parts.append(
-                f'<rect x="{left:.1f}" y="-5" width="{width:.1f}" height="10" fill="{labels.colors[own]}">'
-                f"<title>{escape(labels.names[own])}: {int(counts[own])}</title></rect>"
-            )
-            left += width
+    counts, parts = labels.counts(starts), []
+    for label in counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())].tolist():
+        width = BAR * int(counts[label]) / int(counts.sum())
+        parts.append(
+            f'<rect x="{left:.1f}" y="-5" width="{width:.1f}" height="10" fill="{labels.colors[label]}">'
+            f"<title>{escape(labels.names[label])}: {int(counts[label])}</title></rect>"
+        )
+        left += width
     return "".join(parts)
