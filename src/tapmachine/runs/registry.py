@@ -24,33 +24,19 @@ class ObjectiveWord:
 
 
 @dataclass(frozen=True)
-class ChannelWord:
-    """Entry for a noisy channel.
+class ModelWord:
+    """Entry for a noisy channel, or for a type of measurement that mixes the components of a signal.
 
     Attributes:
         home: Location of the class as `module:name`.
-        parameters: Arguments of the class that are options of `tapmachine denoise`, with the help texts of the options.
-        required: Whether `tapmachine denoise` requires values for these arguments.
+        parameters: Arguments of the class that are options of `tapmachine denoise` or `tapmachine recover`, with the
+            help texts of the options.
+        required: Arguments for which the commands require values.
     """
 
     home: str
     parameters: Mapping[str, str]
-    required: bool = False
-
-
-@dataclass(frozen=True)
-class MeasurementWord:
-    """Entry for a type of measurement that mixes the components of a signal.
-
-    Attributes:
-        home: Location of the class as `module:name`.
-        has_noise: Whether the class has an argument `noise`.
-        has_edges: Whether the class has an argument `edges`.
-    """
-
-    home: str
-    has_noise: bool = True
-    has_edges: bool = False
+    required: tuple[str, ...] = ()
 
 
 _TRAINING, _CHANNELS = "tapmachine.training", "tapmachine.posterior.channels"
@@ -65,19 +51,26 @@ OBJECTIVES: dict[str, ObjectiveWord] = {
     "pcd": ObjectiveWord(f"{_TRAINING}:PCD", {"n_sweeps": "k", "n_particles": "n_chains"}),
 }
 
-CHANNELS: dict[str, ChannelWord] = {  # the first channel that supports the units is the default
-    "bsc": ChannelWord(f"{_CHANNELS}:BinarySymmetric", {"p": "Probability of a flip (default: estimated)."}),
-    "gaussian": ChannelWord(
+CHANNELS: dict[str, ModelWord] = {  # the first channel that supports the units is the default
+    "bsc": ModelWord(f"{_CHANNELS}:BinarySymmetric", {"p": "Probability of a flip (default: estimated)."}),
+    "gaussian": ModelWord(
         f"{_CHANNELS}:GaussianNoise", {"sigma": "Standard deviation of Gaussian noise (default: estimated)."}
     ),
-    "erasure": ChannelWord(f"{_CHANNELS}:Erasure", {"p": "Probability of an erasure; does not change the results."}),
-    "poisson": ChannelWord(f"{_CHANNELS}:PoissonNoise", {"rate": "Mean count for a value of 1."}, required=True),
+    "erasure": ModelWord(f"{_CHANNELS}:Erasure", {"p": "Probability of an erasure; does not change the results."}),
+    "poisson": ModelWord(f"{_CHANNELS}:PoissonNoise", {"rate": "Mean count for a value of 1."}, ("rate",)),
 }
 
-MEASUREMENTS: dict[str, MeasurementWord] = {
-    "linear": MeasurementWord(f"{_MEASUREMENTS}:LinearMeasurements"),
-    "sign": MeasurementWord(f"{_MEASUREMENTS}:SignMeasurements"),
-    "magnitude": MeasurementWord(f"{_MEASUREMENTS}:MagnitudeMeasurements"),
-    "quantized": MeasurementWord(f"{_MEASUREMENTS}:QuantizedMeasurements", has_edges=True),
-    "counts": MeasurementWord(f"{_MEASUREMENTS}:CountMeasurements", has_noise=False),
+_BIAS = {"bias": "Bias b of the measurements Fx + b: a number, or a file with one number per measurement (default: 0)."}
+_NOISE = {
+    "noise": "Standard deviation of the noise (default: estimated for linear measurements, 0 otherwise).",
+    **_BIAS,
+}
+_EDGES = {"edges": "Edges between the intervals of quantized measurements, in increasing order, such as 0,0.5,1."}
+
+MEASUREMENTS: dict[str, ModelWord] = {
+    "linear": ModelWord(f"{_MEASUREMENTS}:LinearMeasurements", _NOISE),
+    "sign": ModelWord(f"{_MEASUREMENTS}:SignMeasurements", _NOISE),
+    "magnitude": ModelWord(f"{_MEASUREMENTS}:MagnitudeMeasurements", _NOISE),
+    "quantized": ModelWord(f"{_MEASUREMENTS}:QuantizedMeasurements", {**_NOISE, **_EDGES}, ("edges",)),
+    "counts": ModelWord(f"{_MEASUREMENTS}:CountMeasurements", _BIAS),
 }

@@ -4,9 +4,10 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -14,6 +15,7 @@ import typer
 from tapmachine import __version__
 
 if TYPE_CHECKING:
+    from tapmachine.runs.registry import ModelWord
     from tapmachine.runs.session import Session
 
 app = typer.Typer(
@@ -54,6 +56,39 @@ def with_options(
         return command
 
     return decorated
+
+
+def model_options(models: "Mapping[str, ModelWord]", hints: Mapping[str, Any]) -> list[inspect.Parameter]:
+    """Create one option for each parameter of the models, such as noisy channels. The first model describes it."""
+    helps: dict[str, str] = {}
+    for entry in models.values():
+        helps = {**entry.parameters, **helps}
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[hints.get(name, float) | None, typer.Option(help=text, show_default=False)],
+        )
+        for name, text in helps.items()
+    ]
+
+
+def make_model(option: str, name: str, models: "Mapping[str, ModelWord]", given: Mapping[str, Any], *first: Any) -> Any:
+    """Create the model that an option names, with the arguments that were given as options.
+
+    Raises:
+        ValueError: If an option is missing, or if it is not available for this model.
+    """
+    entry, values = models[name], {parameter: value for parameter, value in given.items() if value is not None}
+    for parameter in values:
+        if parameter not in entry.parameters:
+            others = " or ".join(f"--{other}" for other in entry.parameters)
+            raise ValueError(f"--{parameter} is not available for --{option} {name}; use {others}")
+    for parameter in entry.required:
+        if parameter not in values:
+            raise ValueError(f"missing --{parameter}: --{option} {name} requires a value")
+    return resolve_name(entry.home)(*first, **values)
 
 
 Run = Annotated[Path, typer.Argument(help="Run directory or machine file.", show_default=False)]

@@ -1,6 +1,5 @@
 """Commands `tapmachine denoise` and `tapmachine impute`, which use a machine as the prior."""
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from tapmachine.apps.cli.common import (
     Run,
     Seed,
     app,
+    make_model,
+    model_options,
     open_session,
     speaker,
     warnings_as_lines,
@@ -111,20 +112,8 @@ def training_rows(session: "Session") -> "Tensor":
         raise ValueError(f"{error}; use --no-examples to run without example rows") from None
 
 
-def _channel_options() -> list[inspect.Parameter]:
-    """Create the options of `denoise` for the parameters of all channels."""
-    helps: dict[str, str] = {}
-    for entry in CHANNELS.values():
-        helps = {**helps, **{name: text for name, text in entry.parameters.items() if name not in helps}}
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return [
-        inspect.Parameter(name, kind, default=None, annotation=Annotated[float | None, typer.Option(help=text)])
-        for name, text in helps.items()
-    ]
-
-
 @app.command(epilog="Example:  tapmachine denoise runs/d noisy.npy --channel bsc --p 0.2 --out clean.npy")
-@with_options(_channel_options(), after="channel")
+@with_options(model_options(CHANNELS, {}), after="channel")
 def denoise(
     *,
     run: Run,
@@ -295,20 +284,12 @@ def _channel(name: str | None, parameters: Mapping[str, float | None], units: "U
     if name not in suitable:
         others = " or ".join(f"--channel {word}" for word in suitable)
         raise ValueError(f"--channel {name} does not support {_kind(units)} visible units; use {others}")
-    entry = CHANNELS[name]
-    values = {option: value for option, value in parameters.items() if value is not None}
-    for option in values:
-        if option not in entry.parameters:
-            others = " or ".join(f"--{parameter}" for parameter in entry.parameters)
-            raise ValueError(f"--{option} is not available for --channel {name}; use {others}")
-    missing = next((parameter for parameter in entry.parameters if parameter not in values), None)
-    if missing and entry.required:
-        raise ValueError(f"missing --{missing}: --channel {name} requires a value")
     try:
-        channel: Channel = resolve_name(entry.home)(**values)
+        channel: Channel = make_model("channel", name, CHANNELS, parameters)
         channel.check(units)
     except ValueError as error:  # of a parameter, after the name of the class
-        raise ValueError(f"--{str(error).partition(': ')[2]}") from None
+        prefix, colon, message = str(error).partition(": ")
+        raise ValueError(f"--{message}" if colon and prefix.isidentifier() else str(error)) from None
     return name, channel
 
 

@@ -2,12 +2,22 @@
 
 import math
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapmachine.apps.cli.common import Device, Quiet, Run, app, open_session, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import (
+    Device,
+    Quiet,
+    Run,
+    app,
+    make_model,
+    model_options,
+    open_session,
+    speaker,
+    warnings_as_lines,
+    with_options,
+)
 from tapmachine.apps.cli.outputs import default_target, save_array
 from tapmachine.apps.cli.posterior import (
     Deviations,
@@ -22,14 +32,14 @@ from tapmachine.runs.registry import MEASUREMENTS
 
 if TYPE_CHECKING:
     from tapmachine.data.sources import DataSet
-    from tapmachine.machine import BoltzmannMachine
     from tapmachine.posterior import Posterior
-    from tapmachine.posterior.measurements import Measurements
     from tapmachine.runs.session import Session
 
 
 @app.command(epilog="Example:  tapmachine recover runs/d y.npy --matrix F.npy --out signals.npy")
+@with_options(model_options(MEASUREMENTS, {"bias": str, "edges": str}), after="kind")
 def recover(
+    *,
     run: Run,
     y: Annotated[
         str,
@@ -53,26 +63,6 @@ def recover(
             "--edges below Fx) or counts (Poisson counts with mean Fx)."
         ),
     ] = "linear",
-    noise: Annotated[
-        float | None,
-        typer.Option(
-            help="Standard deviation of the noise (default: estimated for linear measurements, 0 otherwise).",
-            show_default=False,
-        ),
-    ] = None,
-    bias: Annotated[
-        str | None,
-        typer.Option(
-            help="Bias b of the measurements Fx + b: a number, or a file with one number per measurement (default: 0).",
-        ),
-    ] = None,
-    edges: Annotated[
-        str | None,
-        typer.Option(
-            help="Edges between the intervals of quantized measurements, in increasing order, such as 0,0.5,1.",
-            show_default=False,
-        ),
-    ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -96,6 +86,7 @@ def recover(
     picture: PictureFile = None,
     device: Device = "auto",
     quiet: Quiet = False,
+    **parameters: Any,
 ) -> None:
     """Recover signals x from measurements, such as y = Fx + noise.
 
@@ -105,16 +96,22 @@ def recover(
 
     from tapmachine.machine.checks import in_double
     from tapmachine.posterior.measurements import recover as recover_signals
-    from tapmachine.posterior.measurements.recovery import fitting_engine
+    from tapmachine.posterior.measurements.recovery import ENGINES, check_measurements, fitting_engine
     from tapmachine.runs.data import named
 
-    _check_words(kind, noise, edges, engine)
+    if kind not in MEASUREMENTS:
+        raise ValueError(f"--kind is {kind!r}; expected one of {', '.join(MEASUREMENTS)}")
+    if engine is not None and engine not in ENGINES:
+        raise ValueError(f"--engine is {engine!r}; expected one of {', '.join(ENGINES)}")
     results = Results(out or default_target("recovered", y), std, picture, rounded)
     results.check()
     session = open_session(run, device)
     results.check_picture(session)
     machine, measured = session.machine, _read(y)
-    channel, notes = _measurements(kind, matrix, noise, bias, edges, machine)
+    operator, given = _read(matrix), {name: _value(name, text) for name, text in parameters.items()}
+    with named(matrix):
+        model = make_model("kind", kind, MEASUREMENTS, given, np.asarray(operator.rows))
+        channel = check_measurements(model, machine)
     if measured.rows.shape[1] != channel.operator.shape[0]:
         raise ValueError(
             f"{y}: shape {measured.rows.shape} does not match {matrix} of shape {channel.operator.shape}; "
@@ -122,7 +119,7 @@ def recover(
         )
     with named(y):
         channel.check_measurements(np.asarray(measured.rows))
-    for note in (*notes, *measured.notes, *_notes_on_training(session)):
+    for note in (*operator.notes, *measured.notes, *_notes_on_training(session)):
         speaker(quiet)(note)
     train = training_rows(session) if examples else None
     used = engine or fitting_engine(channel, machine)
@@ -135,27 +132,8 @@ def recover(
     if std is not None:
         save_array(std, posterior.deviation.to(machine.dtype))
     if not quiet:
-        print(_summary(results.out, posterior, kind, noise is None, used))
+        print(_summary(results.out, posterior, kind, model.noise is None, used))
     results.draw({"recovered": values.to(machine.dtype)}, session.image_shape, 1.2)
-
-
-def _check_words(kind: str, noise: float | None, edges: str | None, engine: str | None) -> None:
-    """Raise a ValueError for invalid options, and for options that do not apply to the type of measurements."""
-    from tapmachine.posterior.measurements.recovery import ENGINES
-
-    if kind not in MEASUREMENTS:
-        raise ValueError(f"--kind is {kind!r}; expected one of {', '.join(MEASUREMENTS)}")
-    if engine is not None and engine not in ENGINES:
-        raise ValueError(f"--engine is {engine!r}; expected one of {', '.join(ENGINES)}")
-    entry = MEASUREMENTS[kind]
-    if noise is not None and not entry.has_noise:
-        raise ValueError(f"--noise is not available for --kind {kind}, whose noise is the Poisson distribution")
-    if noise is not None and not 0 <= noise < math.inf:
-        raise ValueError(f"--noise is {noise:g}; expected a non-negative, finite standard deviation")
-    if entry.has_edges and edges is None:
-        raise ValueError(f"missing --edges: --kind {kind} requires edges, as in --edges 0,0.5,1")
-    if edges is not None and not entry.has_edges:
-        raise ValueError(f"--edges is not available for --kind {kind}; use --kind quantized")
 
 
 def _read(source: str) -> "DataSet":
@@ -165,55 +143,33 @@ def _read(source: str) -> "DataSet":
     return read(source, gaps=True, scale_beyond=None)
 
 
-def _measurements(
-    kind: str, matrix: str, noise: float | None, bias: str | None, edges: str | None, machine: "BoltzmannMachine"
-) -> "tuple[Measurements, tuple[str, ...]]":
-    """Create the measurement model from the command-line options, and return it with the notes on the matrix."""
-    import numpy as np
-
-    from tapmachine.posterior.measurements.recovery import check_measurements
-    from tapmachine.runs.data import named
-
-    operator = _read(matrix)
-    arguments: dict[str, Any] = {} if noise is None else {"noise": noise}
-    if bias is not None:
-        arguments["bias"] = _bias(bias)
-    if edges is not None:
-        arguments["edges"] = _edges(edges)
-    with named(matrix):
-        channel = resolve_name(MEASUREMENTS[kind].home)(np.asarray(operator.rows), **arguments)
-        return check_measurements(channel, machine), operator.notes
-
-
-def _bias(text: str) -> Any:
-    """Parse --bias: a single number, or the numbers in a file, (M,)."""
+def _value(name: str, text: Any) -> Any:
+    """Parse an option: --edges is a list of numbers, and --bias a number or the numbers in a file, (M,)."""
     import numpy as np
 
     from tapmachine.data.errors import DataError
     from tapmachine.data.formats import read_file
 
+    if name == "noise" and text is not None and not 0 <= text < math.inf:
+        raise ValueError(f"--noise is {text:g}; expected a non-negative, finite standard deviation")
+    if name == "noise" or text is None:
+        return text
     try:
-        bias = np.asarray(float(text))
+        numbers = np.asarray([float(part) for part in text.split(",")] if name == "edges" else float(text))
     except ValueError:
+        if name == "edges":
+            raise ValueError(f"--edges is {text!r}; expected increasing numbers, as in 0,0.5,1") from None
         if not Path(text).is_file():
             raise ValueError(
                 f"--bias is {text!r}; expected a number, or a file with one number per measurement"
             ) from None
         values = read_file(Path(text), "", False)[0]
         if isinstance(values, list) or values.dtype.kind not in "biuf":
-            kind = "text" if isinstance(values, list) else values.dtype.name
-            raise DataError(f"{text}: contains {kind}; expected numbers") from None
-        bias = values.reshape(-1).astype(np.float64)  # a .csv file may have one row or one column
-    if not np.isfinite(bias).all():
-        raise ValueError(f"--bias {text} contains non-finite values; expected finite numbers")
-    return bias
-
-
-def _edges(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--edges is {text!r}; expected increasing numbers, as in 0,0.5,1") from None
+            raise DataError(f"{text}: expected numbers") from None
+        numbers = values.reshape(-1).astype(np.float64)  # a .csv file may have one row or one column
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"--{name} {text} contains non-finite values; expected finite numbers")
+    return numbers.tolist() if name == "edges" else numbers
 
 
 def _notes_on_training(session: "Session") -> list[str]:
@@ -226,11 +182,11 @@ def _notes_on_training(session: "Session") -> list[str]:
     return []
 
 
-def _summary(out: Path, posterior: "Posterior", kind: str, estimated: bool, engine: str) -> str:
+def _summary(out: Path, posterior: "Posterior", kind: str, is_estimated: bool, engine: str) -> str:
     channel: Any = posterior.channel
     noise = ""
-    if MEASUREMENTS[kind].has_noise:
-        noise = f"noise {channel.noise:.4g}{', estimated' if estimated and kind == 'linear' else ''}; "
+    if "noise" in MEASUREMENTS[kind].parameters:
+        noise = f"noise {channel.noise:.4g}{', estimated' if is_estimated else ''}; "
     failed = not_converged(posterior)
     convergence = f"{failed} not converged" if failed else "all converged"
     each = f"{channel.operator.shape[0]} {kind.removesuffix('s')} measurements each"
