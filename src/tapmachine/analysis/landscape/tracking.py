@@ -225,23 +225,19 @@ def _tree(
     max_sweeps: int,
 ) -> SolutionTree:
     """Compute the tree from the last epoch to the first, using the solutions of the next epoch as starting points."""
-    parents: list[Tensor] = []
-    failed = [0]
     current: Solution = last.solutions
-    means = [current.moments[0].mean.float().cpu()]
+    parents, failed, means = list[Tensor](), [0], [current.moments[0].mean.float().cpu()]
     for epoch in reversed(epochs[:-1]):
-        if len(current) == 0:
-            parents.append(torch.empty(0, dtype=torch.long))
-            failed.append(0)
-            means.append(means[-1])
-            continue
-        double = in_double(machines[epoch])
-        found = solve(double, current, scheme, tol=TOLERANCE, max_sweeps=max_sweeps)
-        failed.append(int((~found.converged).sum()))
-        # Particles that have not converged are kept because their descendants need an ancestor.
-        found = replace(found, status=torch.full_like(found.status, Status.CONVERGED))
-        different = merge_solutions(double, found, same=same)
-        parents.append(different.index.cpu())
-        current = different.solutions
+        parent, n_failed = torch.empty(0, dtype=torch.long), 0
+        if len(current):
+            double = in_double(machines[epoch])
+            solutions = solve(double, current, scheme, tol=TOLERANCE, max_sweeps=max_sweeps)
+            n_failed = int((~solutions.converged).sum())
+            # Particles that have not converged are kept because their descendants need an ancestor.
+            solutions = replace(solutions, status=torch.full_like(solutions.status, Status.CONVERGED))
+            merged = merge_solutions(double, solutions, same=same)
+            parent, current = merged.index.cpu(), merged.solutions
+        parents.append(parent)
+        failed.append(n_failed)
         means.append(current.moments[0].mean.float().cpu())
     return SolutionTree(epochs, parents[::-1], last.counts.cpu(), last.basin.cpu(), failed[::-1], means[::-1])

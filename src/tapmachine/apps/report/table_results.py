@@ -19,8 +19,8 @@ from tapmachine.apps.report.columns import (
 from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
-from tapmachine.machine.sampler import gibbs
 from tapmachine.runs.data import RunData
+from tapmachine.tables.cells import draw
 
 N_SAMPLES = 2000
 N_CHAINS, SAMPLE_SWEEPS = 500, 200  # for machines without independent samples
@@ -83,7 +83,16 @@ def table_results(data: RunData[Tensor], machine: BoltzmannMachine, seed: int = 
         seed: Random seed of the samples (default: 0).
     """
     x, columns = data.train, columns_of(data, machine)
-    samples, independent = draw_rows(machine, x, seed)
+    independent = mixture_of(machine) is not None
+
+    def starts(count: int) -> Tensor:
+        complete = _complete(x)
+        which = torch.randint(len(complete), (count,), generator=torch.Generator().manual_seed(seed))
+        return complete[which].to(machine.device)
+
+    count, generator = N_SAMPLES if independent else N_CHAINS, torch.Generator(machine.device).manual_seed(seed)
+    samples = draw(machine, count, starts, SAMPLE_SWEEPS, generator).cpu()
+    samples = samples if independent else machine.layers[0].to_data(samples)
     values = [(column.values(x), column.values(samples)) for column in columns]
     summaries = [summarize(column, *both) for column, both in zip(columns, values, strict=True)]
     worst = sorted(range(len(columns)), key=lambda index: -summaries[index].difference)[:MOST_COLUMNS]
@@ -109,23 +118,6 @@ def table_results(data: RunData[Tensor], machine: BoltzmannMachine, seed: int = 
 def _complete(x: Tensor) -> Tensor:
     """Return the rows without missing values."""
     return x[~x.isnan().any(1)] if x.is_floating_point() else x
-
-
-def draw_rows(machine: BoltzmannMachine, x: Tensor, seed: int) -> tuple[Tensor, bool]:  # (K, n)
-    """Draw samples from a machine. Gibbs chains start from complete rows of the data.
-
-    Returns:
-        The samples, one per row, and whether they are independent.
-    """
-    generator = torch.Generator(machine.device).manual_seed(seed)
-    mixture = mixture_of(machine)
-    if mixture is not None:
-        return mixture.sample(N_SAMPLES, generator).cpu(), True
-    complete = _complete(x)
-    which = torch.randint(len(complete), (N_CHAINS,), generator=torch.Generator().manual_seed(seed))
-    start = check_rows(machine, complete[which].to(machine.device))
-    drawn = gibbs(machine, start, SAMPLE_SWEEPS, generator)[0].cpu()
-    return machine.layers[0].to_data(drawn), False
 
 
 def _most_associated(values: list[Array]) -> list[int]:
