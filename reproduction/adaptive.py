@@ -8,19 +8,19 @@ methods give the same results.
 import time
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure as Drawing
 from torch import Tensor
 
-from reproduction.drawing import TAP_COLOR, numbers
-from reproduction.lab import Lab, Row
-from reproduction.models import BINARY, Model
+from reproduction.figure import curve, figure, panels, shared_legend, where
+from reproduction.lab import PARTS, Lab, Row, table
+from reproduction.models import BINARY
 from reproduction.printed import PrintedAdaptiveTAP
-from reproduction.style import BLUE, GREEN, PAGE, panel_title, shared_legend, styled
 from tapmachine.accelerator.replay import Replay
 from tapmachine.beliefs import Moments
-from tapmachine.display.figures import new_figure
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.solver import TAP, AdaptiveTAP, Scheme
@@ -28,94 +28,51 @@ from tapmachine.solver.driver import ROOT_STEPS
 from tapmachine.training import Monitor, TAPObjective, Trainer, momentum_sgd
 from tapmachine.units import Binary
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-TITLE = "TAP and adaptive TAP: pseudo-likelihood over training, and time per sweep"
 SWEEPS = (3, 10, 100)
-DAMPING = 0.5
 SCHEMES: dict[str, Scheme] = {
-    "TAP": TAP("explicit", DAMPING),
-    "adaTAP as printed": PrintedAdaptiveTAP(DAMPING),
-    "adaTAP": AdaptiveTAP(DAMPING),
+    "TAP": TAP("explicit", 0.5),
+    "adaTAP as printed": PrintedAdaptiveTAP(0.5),
+    "adaTAP": AdaptiveTAP(0.5),
 }
 STYLES: dict[str, dict[str, Any]] = {
-    "TAP": {"color": TAP_COLOR, "marker": "o"},
-    "adaTAP as printed": {"color": BLUE, "marker": "s", "ls": "--", "mfc": "w"},
-    "adaTAP": {"color": GREEN, "marker": "^", "ls": ":"},
+    "TAP": {"color": "C1", "marker": "o"},
+    "adaTAP as printed": {"color": "C0", "marker": "s", "ls": "--", "mfc": "w"},
+    "adaTAP": {"color": "C2", "marker": "^", "ls": ":"},
 }
 BATCHES = (1, 10, 100, 200)  # numbers of particles
 SCORED, N_VISIBLE = 500, 100  # numbers of rows and units used for the pseudo-likelihood
 
 
-class Plan(NamedTuple):
-    """Sizes of the comparison.
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of the comparison; adaptive TAP with 100 sweeps would take hours without a limit."""
 
-    Attributes:
-        n_images: Number of training images.
-        n_hidden: Number of hidden units.
-        n_particles: Number of solutions per training step.
-        warm_up: Number of epochs with TAP before the comparison.
-        epochs: Maximum number of epochs per training run in the comparison.
-        learning_rate: Learning rate of all training runs.
-        seconds: Time limit per training run, because adaptive TAP with 100 sweeps would take hours.
-    """
-
-    n_images: int
-    n_hidden: int
-    n_particles: int
-    warm_up: int
-    epochs: int
-    learning_rate: float
-    seconds: float
+    n_images: int = 1000
+    n_hidden: int = 500
+    n_particles: int = 20
+    warm_up: int = 10  # epochs with TAP before the comparison
+    epochs: int = 30  # maximum per training run
+    learning_rate: float = 0.02
+    seconds: float = 25.0  # limit per training run
 
 
-FULL = Plan(1000, 500, 20, 10, 30, 0.02, 25.0)
-QUICK = Plan(300, 16, 20, 120, 3, 0.1, 1.0)
-
-
-def needed(lab: Lab) -> list[Model]:
-    """Return an empty list: no models are trained before drawing."""
-    return []
-
-
-def plan(lab: Lab) -> Plan:
-    """Return the sizes of the comparison, which are smaller in quick runs."""
-    return QUICK if lab.quick else FULL
+PLANS = {False: Plan(), True: Plan(300, 16, 20, 120, 3, 0.1, 1.0)}  # keys: whether the run is quick
 
 
 def _machine(lab: Lab, n_visible: int) -> BoltzmannMachine:
     generator = torch.Generator().manual_seed(lab.seed)
-    return rbm(Binary(n_visible), Binary(plan(lab).n_hidden), generator=generator).to(lab.device)
+    return rbm(Binary(n_visible), Binary(PLANS[lab.quick].n_hidden), generator=generator).to(lab.device)
 
 
-def table(lab: Lab) -> list[Row]:
-    """Return the pseudo-log-likelihood after each epoch, by scheme and number of sweeps."""
-    keys = [f"{name}-{n_sweeps}" for name in SCHEMES for n_sweeps in SWEEPS]
-    started: list[BoltzmannMachine] = []
-
-    def make(key: str) -> Iterable[Row]:
-        x = lab.rows(BINARY)[0][: plan(lab).n_images]
-        if not started:
-            started.append(_warmed_up(lab, x))
-        name, _, n_sweeps = key.rpartition("-")
-        lab.say(f"training by {name} with {n_sweeps} sweeps")
-        yield from _training(lab, x, deepcopy(started[0]), name, int(n_sweeps))
-
-    return lab.parts("adatap", keys, make)
-
-
-def _trainer(
-    lab: Lab, machine: BoltzmannMachine, x: Tensor, epochs: int, scheme: Scheme, n_sweeps: int, warm: bool
-) -> Trainer:
-    own = plan(lab)
+def _trainer(lab: Lab, machine: BoltzmannMachine, x: Tensor, scheme: str, n_sweeps: int, warm: bool) -> Trainer:
+    plan = PLANS[lab.quick]
     return Trainer(
         machine,
         x,
-        epochs=epochs,
+        epochs=plan.epochs if warm else plan.warm_up,
         batch_size=100,
-        objective=TAPObjective(n_particles=own.n_particles, n_sweeps=n_sweeps, scheme=scheme, merged=False),
-        optimizer=momentum_sgd(machine, own.learning_rate, weight_decay=0.001),
+        objective=TAPObjective(n_particles=plan.n_particles, n_sweeps=n_sweeps, scheme=SCHEMES[scheme], merged=False),
+        optimizer=momentum_sgd(machine, plan.learning_rate, weight_decay=0.001),
         centered=False,
         compile=False,
         warm_start=warm,
@@ -124,53 +81,51 @@ def _trainer(
     )
 
 
-def _warmed_up(lab: Lab, x: Tensor) -> BoltzmannMachine:
-    machine = _machine(lab, x.shape[1])
-    trainer = _trainer(lab, machine, x, plan(lab).warm_up, SCHEMES["TAP"], 10, warm=False)
+@table("adatap")
+def trainings(lab: Lab) -> Iterable[Row]:
+    """Return the pseudo-log-likelihood after each epoch, by scheme and number of sweeps."""
+    x = lab.rows(BINARY)[0][: PLANS[lab.quick].n_images]
+    started = _machine(lab, x.shape[1])
+    trainer = _trainer(lab, started, x, "TAP", 10, warm=False)
     while not trainer.is_over:
         trainer.epoch()
-    return machine
+    for scheme in SCHEMES:
+        for n_sweeps in SWEEPS:
+            rows = _training(lab, x, deepcopy(started), scheme, n_sweeps)
+            yield from lab.table(f"{PARTS}adatap-{scheme}-{n_sweeps}", lambda rows=rows: rows)  # type: ignore[misc]
 
 
-def _training(lab: Lab, x: Tensor, machine: BoltzmannMachine, name: str, n_sweeps: int) -> Iterable[Row]:
-    own = plan(lab)
-    trainer = _trainer(lab, machine, x, own.epochs, SCHEMES[name], n_sweeps, warm=True)
-    spent = 0.0
+def _training(lab: Lab, x: Tensor, machine: BoltzmannMachine, scheme: str, n_sweeps: int) -> Iterable[Row]:
+    lab.say(f"training by {scheme} with {n_sweeps} sweeps")
+    trainer, spent = _trainer(lab, machine, x, scheme, n_sweeps, warm=True), 0.0
     while True:
         scored = pseudo_log_likelihood(machine, x[:SCORED], min(N_VISIBLE, x.shape[1]), seed=lab.seed)
-        yield {
-            "scheme": name,
-            "sweeps": n_sweeps,
-            "epoch": trainer.finished,
-            "pseudo_log_likelihood": float(scored.mean),
-            "seconds": round(spent, 2),
-        }
-        if spent >= own.seconds or trainer.is_over:
+        row: Row = {"scheme": scheme, "sweeps": n_sweeps, "epoch": trainer.finished}
+        yield row | {"pseudo_log_likelihood": float(scored.mean), "seconds": round(spent, 2)}
+        if spent >= PLANS[lab.quick].seconds or trainer.is_over:
             return
         begun = time.perf_counter()
         trainer.epoch()
         spent += time.perf_counter() - begun
 
 
+@table("adatap-times")
 @torch.no_grad()
-def times(lab: Lab) -> list[Row]:
+def times(lab: Lab) -> Iterable[Row]:
     """Return the time of one sweep in milliseconds, by scheme and number of particles."""
-
-    def make() -> Iterable[Row]:
-        x = lab.rows(BINARY)[0]
-        machine = _machine(lab, x.shape[1])
-        machine.weights[0].mul_(30)
-        largest = 200 if lab.device == "cuda" or lab.quick else 10  # a matrix inversion takes 0.25 s on one core
-        for size in (size for size in BATCHES if size <= largest):
-            for name, scheme in SCHEMES.items():
-                milliseconds = 1e3 * _seconds_a_sweep(machine, x[:size], scheme)
-                device = f"{lab.device}, {torch.get_num_threads()} threads" if lab.device == "cpu" else lab.device
-                yield {"scheme": name, "particles": size, "milliseconds": round(milliseconds, 4), "device": device}
-
-    return lab.table("adatap-times", make)
+    x = lab.rows(BINARY)[0]
+    machine = _machine(lab, x.shape[1])
+    machine.weights[0].mul_(30)
+    largest = 200 if lab.device == "cuda" or lab.quick else 10  # a matrix inversion takes 0.25 s on one core
+    device = lab.device if lab.device == "cuda" else f"{lab.device}, {torch.get_num_threads()} threads"
+    for size in (size for size in BATCHES if size <= largest):
+        for name, scheme in SCHEMES.items():
+            milliseconds = round(1e3 * seconds_a_sweep(machine, x[:size], scheme), 4)
+            yield {"scheme": name, "particles": size, "milliseconds": milliseconds, "device": device}
 
 
-def _seconds_a_sweep(machine: BoltzmannMachine, x: Tensor, scheme: Scheme, at_least: float = 0.2) -> float:
+def seconds_a_sweep(machine: BoltzmannMachine, x: Tensor, scheme: Scheme, at_least: float = 0.2) -> float:
+    """Measure the time of one sweep over a batch of particles, for at least some seconds."""
     process, layers = scheme.bind(machine), list(machine.layers)
     on_cuda = machine.device.type == "cuda"
     if on_cuda:
@@ -188,31 +143,21 @@ def _seconds_a_sweep(machine: BoltzmannMachine, x: Tensor, scheme: Scheme, at_le
     return spent / (n_steps * process.sweeps_per_step)
 
 
-def prepare(lab: Lab) -> None:
-    """Train all machines. Times are measured later, when the figure is drawn and no other processes are running."""
-    table(lab)
-
-
-@styled
-def draw(lab: Lab) -> "Figure":
-    """Draw the figure from the tables."""
-    rows, timed = table(lab), times(lab)
-    figure = new_figure(PAGE, 2.4)
-    axes = list(figure.subplots(1, 1 + len(SWEEPS)))
-    styles = {name: style for name, style in STYLES.items() if any(row["scheme"] == name for row in rows)}
-    for ax, letter, n_sweeps in zip(axes, "abc", SWEEPS, strict=False):
-        for name, style in styles.items():
-            own = [row for row in rows if row["scheme"] == name and row["sweeps"] == n_sweeps]
-            ax.plot(*numbers(own, "epoch", "pseudo_log_likelihood"), label=name, **style)
+@figure("adatap")
+def draw(lab: Lab) -> Drawing:
+    """TAP and adaptive TAP: pseudo-likelihood over training, and time per sweep."""
+    rows, timed = trainings(lab), times(lab)
+    drawing, axes = panels([*(f"{n_sweeps} sweeps per step" for n_sweeps in SWEEPS), "cost"])
+    for ax, n_sweeps in zip(axes, SWEEPS, strict=False):
+        for name, style in STYLES.items():
+            own = where(rows, scheme=name, sweeps=n_sweeps)
+            ax.plot(*curve(own, "epoch", "pseudo_log_likelihood"), label=name, **style)
         ax.sharey(axes[0])
         ax.tick_params(labelleft=ax is axes[0])
-        panel_title(ax, letter, f"{n_sweeps} sweeps per step")
         ax.set_xlabel("epoch after the start")
     axes[0].set_ylabel("pseudo-log-likelihood (nats)")
-    for name, style in styles.items():
-        own = [row for row in timed if row["scheme"] == name]
-        axes[-1].loglog(*numbers(own, "particles", "milliseconds"), **style)
-    panel_title(axes[-1], "d", "cost")
+    for name, style in STYLES.items():
+        axes[-1].loglog(*curve(where(timed, scheme=name), "particles", "milliseconds"), **style)
     axes[-1].set(xlabel="particles", ylabel="time per sweep (ms)")
-    shared_legend(figure, axes)
-    return figure
+    shared_legend(drawing, axes)
+    return drawing

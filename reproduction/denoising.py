@@ -1,60 +1,78 @@
-"""Denoising of images with flipped bits, as a function of the flip probability [fig:bmnist-denoise]."""
+"""Denoising of images with flipped bits [fig:bmnist-denoise], [fig:bmnist-denoise-images], and from noisy starts.
+
+The paper suggests training from noisy starts as a remedy for overtraining with 500 hidden units.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
 from sklearn.metrics import matthews_corrcoef
 from torch import Tensor
 
-from reproduction.drawing import BASELINES, hidden_color
-from reproduction.lab import Lab, Row
-from reproduction.models import BINARY, BINARY_MODELS, Model
-from reproduction.style import PAGE, panel_title, shared_legend, styled
+from reproduction.figure import (
+    COLUMN,
+    PAGE,
+    column,
+    curve,
+    figure,
+    hidden_color,
+    included,
+    panels,
+    shared_legend,
+    where,
+)
+from reproduction.lab import Lab, Row, images_of, images_table, table
+from reproduction.models import BINARY, BINARY_500, BINARY_MODELS, NOISY_500, Model
+from reproduction.solutions import measure_solutions
 from tapmachine.channels import BinarySymmetric
 from tapmachine.display.figures import new_figure
+from tapmachine.display.images import image_strips
 from tapmachine.posterior import denoise
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.units import Binary
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-TITLE = "MCC of denoised binary-MNIST as a function of the flip probability"
 NOISE = tuple(round(0.05 * step, 2) for step in range(11))
 N_IMAGES = {False: 1000, True: 180}  # keys: whether the run is quick
-EXAMPLES = ", with examples"
-
-
-def needed(lab: Lab) -> list[Model]:
-    """Return the models to train: all models if the table is missing, otherwise none."""
-    return [] if lab.knows("bmnist-denoise") else models_of(lab)
-
-
-def models_of(lab: Lab) -> list[Model]:
-    """Return the models used for denoising."""
-    return [model for model in BINARY_MODELS if lab.includes(model)]
+DIGIT = 0  # index of the test image that is shown
+NOISY = ", noisy starts"
+BASELINES: dict[str, dict[str, Any]] = {
+    "OPE": {"color": "k", "ls": "--"},
+    "1-NN": {"color": "k", "ls": "-"},
+    "noisy": {"color": "0.5", "ls": ":"},
+}
+REMEDIED = (BINARY_500, NOISY_500)
 
 
 def name_of(lab: Lab, model: Model) -> str:
-    """Return the name of a model in the table: the number of hidden units, and the start unless it is the batch."""
-    return f"{lab.model(model).hidden[0]}" + (", noisy starts" if model.noisy_starts else "")
+    """Return the name of a model in the tables."""
+    return f"{lab.model(model).hidden[0]} hidden units{NOISY if model.noisy_starts else ''}"
 
 
-def estimates(
-    lab: Lab, x: Tensor, models: Sequence[Model], examples: bool = True
-) -> Iterator[tuple[float, str, Tensor]]:
-    """For each p and each method, yield p, the name of the method and its estimates from the same noisy rows.
+def label_of(method: str) -> str:
+    """Return the label of a method in a legend."""
+    return method if method in BASELINES else f"$N_h$ = {method.split(' ')[0]}{NOISY if NOISY in method else ''}"
 
-    Args:
-        lab: Directory of the reproduction.
-        x: Clean rows, shape (n, n_visible).
-        models: Models used for denoising.
-        examples: Whether to also denoise with similar training rows as additional starting points (default: True).
-    """
+
+def style_of(lab: Lab, method: str) -> dict[str, Any]:
+    """Return the keyword arguments with which `Axes.plot` draws a method."""
+    if method in BASELINES:
+        return BASELINES[method]
+    color = hidden_color(lab, int(method.split(" ")[0]))
+    return {"color": color, "marker": "o"} | ({"marker": "s", "ls": "--", "mfc": "w"} if NOISY in method else {})
+
+
+def mcc(x: Tensor, estimate: Tensor) -> float:
+    """Return the Matthews correlation coefficient of binary values and estimates, which are rounded."""
+    return float(matthews_corrcoef(*((values > 0.5).flatten().cpu().numpy() for values in (x, estimate))))
+
+
+def estimates(lab: Lab, x: Tensor, models: Sequence[Model]) -> Iterator[tuple[float, str, Tensor]]:
+    """For each p and each method, yield p, the name of the method and its estimates from the same noisy rows."""
     train, _ = lab.rows(BINARY)
     prior = Binary(x.shape[1]).to(x.device).fit_to(train)
-    machines = {name_of(lab, model): lab.machine(model) for model in models}
+    machines = {name_of(lab, model): lab.machine(model) for model in included(lab, models)}
     for p in NOISE:
         channel = BinarySymmetric(p)
         y = channel.corrupt(x.cpu()).to(x.device)  # the same on every device
@@ -64,87 +82,80 @@ def estimates(
         yield p, "1-NN", train[nearest_neighbors(train, y)[:, 0]]
         for name, machine in machines.items():
             yield p, name, denoise(machine, y, channel, starts=[pointwise]).mean
-            if examples:
-                yield p, f"{name}{EXAMPLES}", denoise(machine, y, channel, data=train).mean
 
 
-def table(lab: Lab) -> list[Row]:
-    """Return the MCC of each method at each p. The paper has OPE, 1-NN and machines with a single start."""
-
-    def make() -> Iterable[Row]:
-        x = lab.rows(BINARY)[1][: N_IMAGES[lab.quick]]
-        for p, name, estimate in estimates(lab, x, models_of(lab)):
-            yield {"p": p, "method": name, "mcc": mcc(x, estimate)}
-
-    return lab.table("bmnist-denoise", make)
+def _scores(lab: Lab, models: Sequence[Model]) -> Iterable[Row]:
+    x = lab.rows(BINARY)[1][: N_IMAGES[lab.quick]]
+    for p, name, estimate in estimates(lab, x, models):
+        yield {"p": p, "method": name, "mcc": mcc(x, estimate)}
 
 
-@styled
-def draw(lab: Lab) -> "Figure":
-    """Draw the figure from the table."""
-    lab.require(BINARY_MODELS)
-    rows = table(lab)
-    figure = new_figure(PAGE, 2.9)
-    methods = [name for name in dict.fromkeys(_name(row["method"]) for row in rows) if name != "noisy"]
-    with_examples = [name for name in methods if name.endswith(EXAMPLES)]
-    panels = {
-        "one start, as in the paper": [name for name in methods if name not in with_examples],
-        "also started from three similar examples": [*BASELINES, *with_examples],
-    }
-    axes = list(figure.subplots(1, 2, sharey=True))
-    for ax, letter, (title, names) in zip(axes, "ab", panels.items(), strict=True):
-        score_curves(lab, ax, rows, [name for name in names if name in methods])
-        panel_title(ax, letter, title)
-    axes[1].set_ylabel("")
-    shared_legend(figure, axes)
-    return figure
+@table("bmnist-denoise")
+def scores(lab: Lab) -> Iterable[Row]:
+    """Return the MCC of each method at each p."""
+    return _scores(lab, BINARY_MODELS)
 
 
-def score_curves(lab: Lab, ax: "Axes", rows: list[Row], names: Sequence[str]) -> None:
-    """Draw the MCC of methods against p, with the colors and names used in all figures."""
-    for name in names:
-        scores = [float(row["mcc"]) for row in rows if _name(row["method"]) == name]
-        ax.plot(NOISE, scores, label=label_of(name), **style_of(lab, name))
+@table("noisy-starts")
+def scores_of_noisy_starts(lab: Lab) -> Iterable[Row]:
+    """Return the MCC at each p of machines trained from the batch and from a noisy batch."""
+    return _scores(lab, REMEDIED)
+
+
+@table("bmnist-denoise-images")
+def images(lab: Lab) -> Iterable[Row]:
+    """Return the estimates of one image by each method at each p."""
+    x = lab.rows(BINARY)[1][DIGIT : DIGIT + 1]
+    for p, name, estimate in estimates(lab, x, BINARY_MODELS):
+        yield from images_table((100 * estimate).round() / 100, p=[p], method=[name])
+
+
+def _score_curves(lab: Lab, ax: Axes, rows: list[Row]) -> None:
+    for method in dict.fromkeys(str(row["method"]) for row in rows if row["method"] != "noisy"):
+        ax.plot(*curve(where(rows, method=method), "p", "mcc"), label=label_of(method), **style_of(lab, method))
     ax.set(xlabel="flip probability $p$", ylabel="MCC")
 
 
-def mcc(x: Tensor, estimate: Tensor) -> float:
-    """Return the Matthews correlation coefficient of binary values and estimates, which are rounded."""
-    return float(matthews_corrcoef(*((values > 0.5).flatten().cpu().numpy() for values in (x, estimate))))
+@figure("bmnist-denoise", BINARY_MODELS)
+def _draw_scores(lab: Lab) -> Drawing:
+    """MCC of denoised binary-MNIST as a function of the flip probability."""
+    drawing = new_figure(COLUMN, 2.9)
+    ax = drawing.subplots()
+    _score_curves(lab, ax, scores(lab))
+    shared_legend(drawing, [ax], columns=3)
+    return drawing
 
 
-def label_of(method: str) -> str:
-    """Return the label of a method in a legend."""
-    size = method.split(",")[0].split(" ")[0]
-    return f"$N_h$ = {size}" + (", noisy starts" if "noisy starts" in method else "") if size.isdigit() else method
+@figure("bmnist-denoise-images", BINARY_MODELS)
+def _draw_images(lab: Lab) -> Drawing:
+    """One digit with increasing noise, and its estimate by each method.
+
+    As in the paper, 0 is white and 1 is black.
+    """
+    rows = images(lab)
+    names = dict.fromkeys(str(row["method"]) for row in rows)
+    strips = {label_of(name): images_of(where(rows, method=name)) for name in names}
+    noise = sorted({*column(rows, "p")})
+    width = (PAGE - 0.8) / len(noise)  # beside the labels of the rows
+    drawing = new_figure(PAGE, width * len(strips) + 0.25)
+    ax = drawing.subplots()
+    image_strips(ax, strips, lab.image_shape(BINARY), [f"$p$ = {p:g}" for p in noise])
+    ax.set_anchor("E")
+    return drawing
 
 
-def style_of(lab: Lab, method: str) -> dict[str, Any]:
-    """Return the keyword arguments with which `Axes.plot` draws a method."""
-    if method in BASELINES:
-        return BASELINES[method]
-    color = hidden_color(lab, int(method.split(",")[0].split(" ")[0]))
-    noisy = "noisy starts" in method
-    return {
-        "color": color,
-        "marker": "s" if noisy else "o",
-        "ls": "--" if noisy else "-",
-        "mfc": "w" if noisy else color,
-    }
-
-
-def _name(method: float | int | str) -> str:
-    """Return the name of a method as a string. The CSV reader converts names that consist of digits to numbers."""
-    return method if isinstance(method, str) else f"{method:.0f}"
-
-
-def best_p(rows: list[Row], first: str, second: str) -> list[float]:
-    """Return the values of p above 0 at which one method is better than another."""
-    scores = {(float(row["p"]), _name(row["method"])): float(row["mcc"]) for row in rows}
-    return [p for p in NOISE if p > 0 and scores[p, first] > scores[p, second]]
-
-
-def largest_difference(rows: list[Row], first: str, second: str, from_p: float) -> float:
-    """Return the largest absolute difference between the MCCs of two methods for p ≥ `from_p`."""
-    scores = {(float(row["p"]), _name(row["method"])): float(row["mcc"]) for row in rows}
-    return max(abs(scores[p, first] - scores[p, second]) for p in NOISE if p >= from_p)
+@figure("noisy-starts", REMEDIED)
+def _draw_noisy_starts(lab: Lab) -> Drawing:
+    """500 hidden units, trained from the batch and from a noisy batch: denoising and numbers of solutions."""
+    drawing, axes = panels(["denoising", "number of solutions", "likelihood"])
+    _score_curves(lab, axes[0], scores_of_noisy_starts(lab))
+    for model in included(lab, REMEDIED):
+        method, own = name_of(lab, model), measure_solutions(lab, model).likelihood
+        style = style_of(lab, method) | {"label": label_of(method)}
+        fractions = [found / n for found, n in zip(column(own, "solutions"), column(own, "starts"), strict=True)]
+        axes[1].plot(column(own, "epoch"), fractions, **style)
+        axes[2].plot(*curve(own, "epoch", "test_log_likelihood"), **style)
+    axes[1].set(xlabel="epoch", ylabel="solutions / starts")
+    axes[2].set(xlabel="epoch", ylabel="TAP log-likelihood of\ntest images (nats)")
+    shared_legend(drawing, axes)
+    return drawing

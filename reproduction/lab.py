@@ -7,18 +7,15 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reproduction.models import BINARY, FACES, Model, quick
-from reproduction.procedure import Procedure
-from reproduction.style import figure_style
-from reproduction.training import prepared_for
+from reproduction.models import BINARY, FACES, VISIBLE, Model, quick
+from reproduction.training import PRINTED_SWEEPS, Procedure, prepared_for
 from tapmachine.data.errors import MissingDataError, RunError, TrainingWarning
 from tapmachine.data.sources import digit_labels, mnist_labels, read
 from tapmachine.machine import BoltzmannMachine
@@ -28,12 +25,8 @@ from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import initial_machine, run_training
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 Value = float | int | str
 Row = dict[str, Value]
-DPI = {"png": 200, "pdf": 400, "svg": 400}  # for vector graphics, the resolution of rasterized parts
 PARTS = "parts/"  # prefix of the parts of tables; each part is saved when it is complete
 MNIST_FILES = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
 FACES_FILE = "cbcl_faces.npz"
@@ -41,33 +34,18 @@ FACES_FILE = "cbcl_faces.npz"
 
 @dataclass(frozen=True)
 class Lab:
-    """Directory of a reproduction. Existing machines, tables and figures are reused.
-
-    Attributes:
-        out: Path to the directory.
-        quick: Whether to run the small version on scikit-learn's digits.
-        data: Directory with the files of MNIST and the CBCL faces (default: None, MNIST is downloaded).
-        device: Device for training and inference.
-        seed: Random seed of all training runs.
-        say: Callback that receives progress messages.
-        missing: Descriptions of data that were requested but not found.
-        procedure: Options for training and for the solver.
-        only: Names of the models to include (default: all).
-        most_epochs: Maximum number of epochs per training run (default: no limit).
-        beside: Directory of another reproduction, whose claims are shown for comparison.
-    """
+    """Directory of a reproduction. Existing machines, tables and figures are reused."""
 
     out: Path
-    quick: bool = False
-    data: Path | None = None
+    quick: bool = False  # whether to run the small version on scikit-learn's digits
+    data: Path | None = None  # directory with the files of MNIST and the CBCL faces (None: MNIST is downloaded)
     device: str = "cpu"
-    seed: int = 0
+    seed: int = 0  # of all training runs
     say: Callable[[str], None] = field(default=lambda line: None, compare=False)
-    missing: set[str] = field(default_factory=set, compare=False)
+    missing: set[str] = field(default_factory=set, compare=False)  # data that were requested but not found
     procedure: Procedure = field(default_factory=Procedure)
-    only: frozenset[str] = frozenset()
-    most_epochs: int | None = None
-    beside: Path | None = field(default=None, compare=False)
+    only: frozenset[str] = frozenset()  # names of the models to include (default: all)
+    most_epochs: int | None = None  # maximum per training run
 
     def open(self) -> "Lab":
         """Create the directory.
@@ -75,18 +53,11 @@ class Lab:
         Raises:
             RunError: If the directory belongs to a reproduction with other options, or contains other files.
         """
-        own: dict[str, int] = {"quick": self.quick, "seed": self.seed} | self.procedure.differences()
-        path = self.out / "experiments.json"
-        if path.exists():
-            try:
-                found = json.loads(path.read_text())
-            except (OSError, ValueError):
-                raise RunError(f"{path}: not a valid JSON file; choose another directory with --out") from None
-            if found != own:
-                raise RunError(
-                    f"{self.out}: created with the options {found}, not {own}; choose another directory with --out"
-                )
-        elif self.out.is_dir() and any(self.out.iterdir()):
+        path, own = self.out / "experiments.json", {"quick": self.quick, "seed": self.seed}
+        own |= self.procedure.differences()
+        if path.exists() and (found := json.loads(path.read_text())) != own:
+            raise RunError(f"{self.out}: created with the options {found}, not {own}; choose another --out directory")
+        if not path.exists() and self.out.is_dir() and any(self.out.iterdir()):
             raise RunError(f"{self.out}: not empty, and not a reproduction directory; choose another --out directory")
         self.out.mkdir(parents=True, exist_ok=True)
         write_atomically(path, (json.dumps(own) + "\n").encode())
@@ -109,24 +80,16 @@ class Lab:
             return "mnist", "mnist-test"
         return str(self.data / MNIST_FILES[0]), str(self.data / MNIST_FILES[1])
 
-    def has(self, data: str) -> bool:
-        """Return whether a data set is available. If not, it is added to `missing`."""
+    def includes(self, model: Model) -> bool:
+        """Return whether a model is selected and its data are available. Missing data are added to `missing`."""
+        if self.only and model.name not in self.only:
+            return False
         try:
-            self.sources(data)
+            self.sources(model.data)
         except MissingDataError as error:
             self.missing.add(str(error))
             return False
         return True
-
-    def includes(self, model: Model) -> bool:
-        """Return whether a model is selected and its data are available."""
-        return (not self.only or model.name in self.only) and self.has(model.data)
-
-    def require(self, models: Sequence[Model]) -> None:
-        """Raise RunError if `only` excludes all of these models."""
-        if self.only and not self.only & {model.name for model in models}:
-            names = ", ".join(model.name for model in models)
-            raise RunError(f"--models excludes all machines of this figure; expected at least one of {names}")
 
     def rows(self, data: str) -> tuple[Tensor, Tensor]:
         """Return the training rows and the held-out rows. The quick version holds out a tenth of the digits."""
@@ -147,16 +110,43 @@ class Lab:
 
     def model(self, model: Model) -> Model:
         """Return a model with the sizes and epochs that are used in this directory."""
-        own = quick(model) if self.quick else model
-        if self.most_epochs is None:
-            return own
-        return replace(own, epochs=min(own.epochs, self.most_epochs), pretrain=min(own.pretrain, self.most_epochs))
+        own, most = quick(model) if self.quick else model, self.most_epochs
+        return own if most is None else replace(own, epochs=min(own.epochs, most), pretrain=min(own.pretrain, most))
+
+    def starts(self, model: Model) -> Tensor:
+        """Return the starts of solutions: the first rows of the training data, as in the paper."""
+        return self.rows(model.data)[0][: self.model(model).n_starts]
 
     def settings(self, model: Model) -> Settings:
         """Return the training settings of a model."""
-        own = self.model(model)
-        train, test = self.sources(own.data)
-        return own.settings(train, 0.1 if self.quick else test, self.seed, self.procedure, self.quick)
+        own, (train, test) = self.model(model), self.sources(model.data)
+        n_sweeps = PRINTED_SWEEPS[self.quick] if self.procedure.printed_iteration and not own.sampled else own.sweeps
+        return Settings(
+            train,
+            validation=0.1 if self.quick else test,
+            binarize=0.5 if own.data == BINARY else None,
+            visible=VISIBLE[own.data],
+            interval=None if own.data == BINARY else (0.0, 1.0),
+            hidden=own.hidden,
+            hidden_units=own.hidden_units,
+            pretrain=own.pretrain,
+            epochs=own.epochs,
+            batch_size=own.batch_size,
+            objective="cd" if own.sampled else "tap",
+            n_sweeps=n_sweeps,
+            n_particles=None if own.sampled else own.particles,
+            learning_rate=own.learning_rate,
+            decay=own.decay,
+            momentum=own.momentum,
+            weight_decay=own.weight_decay,
+            centered=None if self.procedure.centered else False,
+            averaged=False,
+            early_stopping=False,
+            seed=self.seed,
+            measure_every=5,
+            save_every=5,
+            keep_every=own.keep_every,
+        )
 
     def run(self, model: Model) -> RunFolder:
         """Return the run directory of a model, and complete its training first if necessary."""
@@ -183,19 +173,15 @@ class Lab:
         kept, asked = sorted(Session(self.run(model).path).machines), set(self.model(model).measured)
         return [0, *(epoch for epoch in kept if not asked or epoch in asked or epoch == kept[-1])]
 
-    # ----- tables and figures
-
-    def path(self, name: str) -> Path:
-        """Return the path of a file in the directory."""
-        return self.out / name
+    # ----- tables
 
     def knows(self, *tables: str) -> bool:
         """Return whether all of these tables exist."""
-        return all(self.path(f"{name}.csv").exists() for name in tables)
+        return all((self.out / f"{name}.csv").exists() for name in tables)
 
     def table(self, name: str, make: Callable[[], Iterable[Row]]) -> list[Row]:
         """Return the rows of a CSV file, which is created first if it does not exist."""
-        path = self.path(f"{name}.csv")
+        path = self.out / f"{name}.csv"
         if not path.exists():
             if not name.startswith(PARTS):
                 self.say(f"measuring {name}")
@@ -204,20 +190,14 @@ class Lab:
         with path.open(newline="") as file:
             return [{key: _value(cell) for key, cell in row.items()} for row in csv.DictReader(file)]
 
-    def parts(self, name: str, keys: Iterable[Value], make: Callable[[Any], Iterable[Row]]) -> list[Row]:
-        """Return the rows of a CSV file that is computed in parts. After a crash, existing parts are reused."""
-        found = self.knows(name)
-        rows = [] if found else [row for key in keys for row in self.table(f"{PARTS}{name}-{key}", partial(make, key))]
-        return self.table(name, lambda: rows)
 
-    def save_figure(self, name: str, figure: "Figure", kinds: Sequence[str] = ("png",)) -> Path:
-        """Save a figure in one or more formats, and return the path to the first file."""
-        for kind in kinds:
-            content = io.BytesIO()
-            with figure_style():
-                figure.savefig(content, format=kind, dpi=DPI[kind])
-            write_atomically(self.path(f"{name}.{kind}"), content.getvalue())
-        return self.path(f"{name}.{kinds[0]}")
+def table(name: str) -> Callable[[Callable[[Lab], Iterable[Row]]], Callable[[Lab], list[Row]]]:
+    """Decorate a function that computes the rows of a table, so that it reads them from the file if that exists."""
+
+    def decorated(make: Callable[[Lab], Iterable[Row]]) -> Callable[[Lab], list[Row]]:
+        return wraps(make)(lambda lab: lab.table(name, lambda: make(lab)))
+
+    return decorated
 
 
 @cache
@@ -228,13 +208,9 @@ def _rows(source: str, binary: bool) -> Tensor:
 
 def images_table(images: Tensor, **columns: Sequence[Value]) -> list[Row]:
     """Return one table row per image, with the given columns and the pixels rounded to three digits."""
-    pixels = [f"p{number}" for number in range(images.shape[1])]
     values = images.double().cpu().tolist()
     return [
-        {
-            **{name: own[number] for name, own in columns.items()},
-            **{p: f"{v:.3g}" for p, v in zip(pixels, row, strict=True)},
-        }
+        {name: own[number] for name, own in columns.items()} | {f"p{n}": f"{v:.3g}" for n, v in enumerate(row)}
         for number, row in enumerate(values)
     ]
 
@@ -246,11 +222,6 @@ def images_of(rows: Sequence[Row]) -> Tensor:
     """
     pixels = [n for n, value in rows[0].items() if n[0] == "p" and n[1:].isdigit() and value != ""] if rows else []
     return torch.tensor([[float(row[name]) for name in pixels] for row in rows])
-
-
-def nearest(epochs: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    """Return the existing epochs that are nearest to the requested epochs, without duplicates."""
-    return sorted({min(epochs, key=lambda own: abs(own - epoch)) for epoch in wanted})
 
 
 def _csv(rows: Sequence[Row]) -> str:

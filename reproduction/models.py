@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from reproduction.procedure import Procedure
-from tapmachine.runs.settings import Settings
-
 BINARY, REAL, FACES = "binary-MNIST", "real-MNIST", "CBCL"
 VISIBLE = {BINARY: "binary", REAL: "gauss-bernoulli", FACES: "truncated-gaussian"}
 LETTERS = {BINARY: "a", REAL: "b", FACES: "c"}  # panel letters in figures
@@ -12,87 +9,26 @@ LETTERS = {BINARY: "a", REAL: "b", FACES: "c"}  # panel letters in figures
 
 @dataclass(frozen=True)
 class Model:
-    """A machine and the settings of its training.
+    """A machine and the settings of its training; letters are those of the paper."""
 
-    Attributes:
-        name: Name of the run directory.
-        data: Name of the data set: `BINARY`, `REAL` or `FACES`.
-        hidden: Number of units of each hidden layer.
-        epochs: Number of epochs in which all layers are trained jointly (default: 100).
-        pretrain: Number of epochs of pretraining per layer (default: 0).
-        batch_size: Batch size, M in the paper (default: 100).
-        particles: Number of TAP solutions per gradient step, K in the paper (default: 100).
-        learning_rate: Initial learning rate, γ in the paper (default: 0.005).
-        decay: Final learning rate as a fraction of the initial learning rate (default: 1).
-        weight_decay: Weight decay, ε in the paper (default: 0.001).
-        momentum: Momentum, η in the paper (default: 0.5).
-        sweeps: Number of sweeps per gradient step with the accelerated iteration (default: 10).
-        keep_every: Number of epochs between kept machines (default: about 20 machines at increasing intervals).
-        measured: Epochs at which solutions are measured, if their machines are kept (default: all kept epochs).
-        n_starts: Number of training rows from which solutions are searched (default: 10,000).
-        hidden_units: Type of the hidden units (default: binary).
-        noisy_starts: Whether the solutions of a gradient step start from a noisy batch instead of the batch.
-        sampled: Whether to train with contrastive divergence instead of TAP (default: False).
-    """
-
-    name: str
-    data: str
-    hidden: tuple[int, ...]
-    epochs: int = 100
-    pretrain: int = 0
-    batch_size: int = 100
-    particles: int = 100
-    learning_rate: float = 0.005
-    decay: float = 1.0
-    weight_decay: float = 0.001
-    momentum: float = 0.5
-    sweeps: int = 10
-    keep_every: int | None = None
-    measured: tuple[int, ...] = ()
-    n_starts: int = 10_000
+    name: str  # of the run directory
+    data: str  # BINARY, REAL or FACES
+    hidden: tuple[int, ...]  # number of units of each hidden layer
+    epochs: int = 100  # in which all layers are trained jointly
+    pretrain: int = 0  # epochs of pretraining per layer
+    batch_size: int = 100  # M
+    particles: int = 100  # K, solutions per gradient step
+    learning_rate: float = 0.005  # γ
+    decay: float = 1.0  # final learning rate as a fraction of the initial one
+    weight_decay: float = 0.001  # ε
+    momentum: float = 0.5  # η
+    sweeps: int = 10  # per gradient step, with the accelerated iteration
+    keep_every: int | None = None  # epochs between kept machines (None: about 20 machines at increasing intervals)
+    measured: tuple[int, ...] = ()  # epochs at which solutions are measured (default: all kept ones)
+    n_starts: int = 10_000  # training rows from which solutions are searched
     hidden_units: str = "binary"
-    noisy_starts: bool = False
-    sampled: bool = False
-
-    def settings(
-        self, train: str, test: str | float, seed: int, procedure: Procedure | None = None, quick: bool = False
-    ) -> Settings:
-        """Return the settings of the training.
-
-        Args:
-            train: Source of the training rows.
-            test: Source of the held-out rows, or the fraction of the training rows to hold out.
-            seed: Random seed.
-            procedure: Procedure of the reproduction (default: `Procedure()`).
-            quick: Whether the run is quick (default: False).
-        """
-        procedure = procedure or Procedure()
-        return Settings(
-            train,
-            validation=test,
-            binarize=0.5 if self.data == BINARY else None,
-            visible=VISIBLE[self.data],
-            interval=None if self.data == BINARY else (0.0, 1.0),
-            hidden=self.hidden,
-            hidden_units=self.hidden_units,
-            pretrain=self.pretrain,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            objective="cd" if self.sampled else "tap",
-            n_sweeps=self.sweeps if self.sampled else procedure.n_sweeps(self.sweeps, quick),
-            n_particles=None if self.sampled else self.particles,
-            learning_rate=self.learning_rate,
-            decay=self.decay,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            centered=None if procedure.centered else False,
-            averaged=False,
-            early_stopping=False,
-            seed=seed,
-            measure_every=5,
-            save_every=5,
-            keep_every=self.keep_every,
-        )
+    noisy_starts: bool = False  # whether the solutions of a gradient step start from a noisy batch
+    sampled: bool = False  # whether to train with contrastive divergence instead of TAP
 
 
 BINARY_EPOCHS = (1, 2, 3, 5, 7, 10, 20, 35, 50, 75, 100)  # dense at the beginning, where most changes occur
@@ -139,7 +75,7 @@ DISCUSSED = (
     replace(_DISCUSSED, name="spike-slab", hidden_units="gauss-bernoulli"),
 )
 NOISY_500 = replace(BINARY_500, name="noisy-starts-500", noisy_starts=True)
-ALL_MODELS = (*TABLE, *DEEP_MODELS, *DISCUSSED, NOISY_500)
+ALL_MODELS = {model.name: model for model in (*TABLE, *DEEP_MODELS, *DISCUSSED, NOISY_500)}
 
 QUICK_EPOCHS = 24
 QUICK_HIDDEN = {25: 8, 50: 12, 100: 16, 500: 32, 256: 16}
@@ -147,12 +83,11 @@ QUICK_HIDDEN = {25: 8, 50: 12, 100: 16, 500: 32, 256: 16}
 
 def quick(model: Model) -> Model:
     """Return a small version of a model that can be trained on scikit-learn's digits in seconds."""
-    hidden = tuple(QUICK_HIDDEN[n] if model.pretrain == 0 else 16 for n in model.hidden)
     slow_units = model.data != BINARY or model.hidden_units != "binary"
     slowness = 6 if slow_units else 2 if model.pretrain else 1  # time of a step, relative to binary units
     return replace(
         model,
-        hidden=hidden,
+        hidden=tuple(16 if model.pretrain else QUICK_HIDDEN[n] for n in model.hidden),
         epochs=QUICK_EPOCHS // slowness,
         pretrain=QUICK_EPOCHS // 4 if model.pretrain else 0,
         batch_size=100,

@@ -1,61 +1,40 @@
-"""Statistics of a landscape: diversity of basins, agreement with classes, bands, spatial correlation, and overlaps."""
+"""Statistics of the solutions of a machine, and machines at other temperatures."""
 
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from copy import deepcopy
 
+import numpy as np
 import torch
+from scipy.signal import find_peaks
 from scipy.stats import gaussian_kde
 from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor
+from torch.nn.functional import softplus
 
-from reproduction.temperature import at_temperature
-from tapmachine.analysis.landscape.find import find_solutions
-from tapmachine.data.checks import check_count
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver import Scheme
-from tapmachine.solver.starts import StartingPoint
+from tapmachine.units import Binary, Gaussian, TruncatedGaussBernoulli, TruncatedGaussian
 
-N_NEIGHBORS, N_PERMUTATIONS = 10, 199
 GRID = 512  # number of evenly spaced points at which a density is evaluated
 VALLEY = 0.7  # a valley separates two bands if it is below this fraction of the lower of the two peaks
 PEAK = 0.05  # peaks below this fraction of the highest peak are not bands
-MOST_POINTS = 2000  # maximum number of points, because the cost grows quadratically
+N_NEIGHBORS, N_PERMUTATIONS, N_PAIRS = 10, 199, 100_000
+MOST_POINTS = 2000  # maximum number of points for Moran's I, because the cost grows quadratically
 
 
 def effective_number(counts: Tensor) -> float:
     """Compute the effective number of basins, the exponential of the entropy of their relative sizes.
-
-    Args:
-        counts: Number of starts that converge to each solution, shape (n,).
 
     Example:
         >>> import torch
         >>> round(effective_number(torch.tensor([10, 10, 10])), 6)
         3.0
     """
-    if len(counts) == 0:
-        return 0.0
-    shares = counts.double() / counts.sum()
-    return float((-torch.xlogy(shares, shares).sum()).exp())
+    fractions = counts.double() / counts.sum()
+    return float((-torch.xlogy(fractions, fractions).sum()).exp())
 
 
 def purity(basin: Tensor, labels: Tensor) -> float:
-    """Compute the fraction of the starts whose class is the most frequent one in their basin.
-
-    The purity is 1 if each start has a separate basin, so it is not informative if there are many basins.
-
-    Args:
-        basin: Index of the solution to which each start converges, shape (K,).
-        labels: Integer class of each start, shape (K,).
-
-    Example:
-        >>> import torch
-        >>> purity(torch.tensor([0, 0, 1, 1]), torch.tensor([7, 7, 3, 7]))
-        0.75
-    """
-    table = contingency_matrix(labels.cpu().numpy(), basin.cpu().numpy())
-    return float(table.max(0).sum() / max(1, table.sum()))
+    """Compute the fraction of the starts whose class is the most frequent one in their basin."""
+    return float(contingency_matrix(labels, basin).max(0).sum() / len(basin))
 
 
 def density_curve(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,132 +56,52 @@ def density_curve(values: Tensor) -> tuple[Tensor, Tensor]:
     return at, torch.from_numpy(estimate(at.numpy()))
 
 
-def energy_bands(free_energy: Tensor) -> list[int]:
-    """Return the numbers of solutions in bands of free energies, which are separated by valleys of their density.
+def count_bands(free_energy: Tensor) -> int:
+    """Count the bands of free energies: peaks of their density that are separated by valleys.
 
     Example:
         >>> import torch
-        >>> energy_bands(torch.cat((torch.linspace(-1, 0, 50), torch.linspace(5, 6, 30))))
-        [50, 30]
+        >>> count_bands(torch.cat((torch.linspace(-1, 0, 50), torch.linspace(5, 6, 30))))
+        2
     """
-    values = free_energy.double().cpu().sort().values
-    if len(values) < 2 or float(values[-1] - values[0]) == 0:
-        return [len(values)] if len(values) else []
-    at, heights = density_curve(values)
-    edges = torch.searchsorted(values, at[_valleys(heights.tolist())], right=True).tolist()
-    counts = [high - low for low, high in pairwise((0, *edges, len(values)))]
-    return [count for count in counts if count]
+    if len(free_energy) < 2 or float(free_energy.max() - free_energy.min()) == 0:
+        return min(1, len(free_energy))
+    heights = density_curve(free_energy)[1].numpy()
+    _, peaks = find_peaks(np.pad(heights, 1), height=PEAK * heights.max(), prominence=0)
+    return int((peaks["prominences"] > (1 - VALLEY) * peaks["peak_heights"]).sum())
 
 
-def _valleys(heights: list[float]) -> list[int]:
-    """Return the indices of the lowest points of sufficiently deep valleys between peaks."""
-    cuts: list[int] = []
-    peak = lowest = 0  # the last peak, and the lowest point after it
-    for here, height in enumerate(heights):
-        if height < heights[lowest]:
-            lowest = here
-        is_peak = min(heights[peak], height) >= PEAK * max(heights)
-        if is_peak and heights[lowest] < VALLEY * min(heights[peak], height):
-            cuts.append(lowest)
-            peak = lowest = here
-        elif height > heights[peak]:
-            peak = lowest = here
-    return cuts
-
-
-class SpatialCorrelation(NamedTuple):
-    """Moran's I, whose mean is −1/(n − 1) without correlation, and the p-value of a permutation test."""
-
-    morans_i: float
-    p_value: float
-
-
-def spatial_correlation(
-    values: Tensor, points: Tensor, n_neighbors: int = N_NEIGHBORS, n_permutations: int = N_PERMUTATIONS
-) -> SpatialCorrelation:
-    """Compute Moran's I, which measures whether neighboring points have similar values, with a permutation test.
-
-    Args:
-        values: Value at each point, shape (n,), such as the free energies of solutions.
-        points: Coordinates of shape (n, d), such as positions on a map or the means of solutions. At most 2,000 points
-            are used.
-        n_neighbors: Number of nearest neighbors to compare. The result is NaN if there are at most 2·n_neighbors
-            points.
-        n_permutations: Number of permutations; the smallest possible p-value is 1/(n_permutations + 1).
-
-    Example:
-        >>> import torch
-        >>> x = torch.linspace(0, 1, 50).unsqueeze(1)
-        >>> correlation = spatial_correlation(x.squeeze(1), x)
-        >>> correlation.morans_i > 0.8, correlation.p_value
-        (True, 0.005)
-    """
-    n_neighbors = check_count("n_neighbors", n_neighbors)
-    n_permutations = check_count("n_permutations", n_permutations)
-    values, points = values.double().cpu(), points.double().cpu().flatten(1)
-    if len(values) != len(points):
-        raise ValueError(f"values has {len(values)} entries for {len(points)} points; expected one value per point")
+def morans_i(values: Tensor, points: Tensor) -> tuple[float, float]:
+    """Compute Moran's I, the correlation of values at neighboring points, and its p-value by permutation."""
+    values, points = values.double().cpu(), points.double().cpu()
     if len(values) > MOST_POINTS:
         some = torch.linspace(0, len(values) - 1, MOST_POINTS).round().long()
         values, points = values[some], points[some]
     deviation = values - values.mean()
-    if len(values) <= 2 * n_neighbors or float(deviation.square().sum()) == 0:
-        return SpatialCorrelation(float("nan"), float("nan"))
-    apart = torch.cdist(points, points).fill_diagonal_(torch.inf)
-    near = apart.topk(min(n_neighbors, len(values) - 1), largest=False).indices
+    if len(values) <= 2 * N_NEIGHBORS or float(deviation.square().sum()) == 0:
+        return float("nan"), float("nan")
+    near = torch.cdist(points, points).fill_diagonal_(torch.inf).topk(N_NEIGHBORS, largest=False).indices
 
-    def index(z: Tensor) -> Tensor:
-        return (z * z[near].mean(1)).sum() / z.square().sum()
+    def index(z: Tensor) -> float:
+        return float((z * z[near].mean(1)).sum() / z.square().sum())
 
-    found = float(index(deviation))
-    generator = torch.Generator().manual_seed(0)
-    shuffled = (deviation[torch.randperm(len(values), generator=generator)] for _ in range(n_permutations))
-    reached = sum(float(index(z)) >= found for z in shuffled)
-    return SpatialCorrelation(found, (reached + 1) / (n_permutations + 1))
+    found, generator = index(deviation), torch.Generator().manual_seed(0)
+    shuffled = (deviation[torch.randperm(len(values), generator=generator)] for _ in range(N_PERMUTATIONS))
+    return found, (sum(index(z) >= found for z in shuffled) + 1) / (N_PERMUTATIONS + 1)
 
 
-def overlaps(means: Tensor, weights: Tensor | None = None, n_pairs: int = 100_000, seed: int = 0) -> Tensor:
-    """Compute the overlaps q of random pairs of solutions, defined as correlations between means over the units.
-
-    The histogram of the overlaps estimates the distribution P(q). A pair may contain the same solution twice, which
-    gives q = 1.
-
-    Args:
-        means: Means of one layer at each solution, shape (n, units).
-        weights: Weight of each solution, shape (n,), such as the number of starts that converge to it (default: equal
-            weights).
-        n_pairs: Number of pairs (default: 100,000).
-        seed: Random seed.
-
-    Returns:
-        Overlap of each pair, shape (n_pairs,).
-
-    Example:
-        >>> import torch
-        >>> overlaps(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), n_pairs=20).round().unique()
-        tensor([-1.,  1.], dtype=torch.float64)
-    """
-    means, n_pairs = means.double().cpu().flatten(1), check_count("n_pairs", n_pairs)
-    chance = torch.ones(len(means), dtype=torch.float64) if weights is None else weights.double().cpu()
-    pairs = chance.expand(2, -1).multinomial(n_pairs, True, generator=torch.Generator().manual_seed(seed))
+def overlaps(means: Tensor, weights: Tensor) -> Tensor:
+    """Compute the overlaps q of random pairs of solutions: the correlations between their means (n, units)."""
+    means, generator = means.double().cpu(), torch.Generator().manual_seed(0)
+    first, second = weights.double().cpu().expand(2, -1).multinomial(N_PAIRS, True, generator=generator)
     centered = means - means.mean(1, keepdim=True)
-    units = centered / centered.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    found: Tensor = (units[pairs[0]] * units[pairs[1]]).sum(1).clamp(-1, 1)
+    directions = centered / centered.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    found: Tensor = (directions[first] * directions[second]).sum(1).clamp(-1, 1)
     return found
 
 
-def complexity(free_energy: Tensor, n_units: int, n_bins: int = 30) -> tuple[Tensor, Tensor]:
-    """Estimate the complexity Σ(f) = ln(dn/df)/N, where n is the number of solutions and f = F/N.
-
-    The estimate counts the solutions in `free_energy`, so it is a lower bound if some solutions have not been found.
-
-    Args:
-        free_energy: Free energy F of each solution, shape (n,).
-        n_units: Number N of units of the machine.
-        n_bins: Number of bins of the histogram (default: 30).
-
-    Returns:
-        Values of f at the centers of the nonempty bins, and the values of Σ at these points.
+def complexity(free_energy: Tensor, n_units: int, n_bins: int) -> tuple[Tensor, Tensor]:
+    """Estimate the complexity Σ(f) = ln(dn/df)/N of n solutions with f = F/N, from a histogram with `n_bins` bins.
 
     Example:
         >>> import torch
@@ -210,7 +109,7 @@ def complexity(free_energy: Tensor, n_units: int, n_bins: int = 30) -> tuple[Ten
         >>> round(float(sigma[0]), 4), len(f)  # 200 solutions in a bin of width 0.1
         (0.076, 5)
     """
-    f, n_bins = free_energy.double().cpu() / check_count("n_units", n_units), check_count("n_bins", n_bins)
+    f = free_energy.double().cpu() / n_units
     low, high = float(f.min()), float(f.max())
     if high == low:
         return f[:1], torch.zeros(1, dtype=torch.float64)
@@ -219,51 +118,40 @@ def complexity(free_energy: Tensor, n_units: int, n_bins: int = 30) -> tuple[Ten
     return middle[counts > 0], (counts[counts > 0] / width).log() / n_units
 
 
-class SolutionsAt(NamedTuple):
-    """Number of solutions at one inverse temperature, and the lowest free energy per unit."""
+@torch.no_grad()
+def at_temperature(machine: BoltzmannMachine, beta: float, couplings_only: bool) -> BoltzmannMachine:
+    """Return a machine of binary units at inverse temperature β, with P(x) ∝ P₁(x)^β over all layers.
 
-    beta: float
-    solutions: int
-    effective: float
-    not_converged: int
-    lowest: float
+    With `couplings_only`, only the couplings are multiplied by β, as in the paper's expansion [eq:taylorexp].
+    """
+    result = deepcopy(machine)
+    for parameters in (result.weights, *([] if couplings_only else [[layer.prior_field for layer in result.layers]])):
+        for values in parameters:
+            values.mul_(beta)
+    return result
 
 
-def solutions_over_temperature(
-    machine: BoltzmannMachine,
-    starts: StartingPoint,
-    betas: Sequence[float],
-    scheme: Scheme | None = None,
-    couplings_only: bool = False,
-    max_sweeps: int = 1000,
-) -> list[SolutionsAt]:
-    """Count the solutions of a machine at several inverse temperatures, from the same starts.
+@torch.no_grad()
+def prior_log_normalizer(machine: BoltzmannMachine) -> float:
+    """Compute the sum of ln ∫ exp(Ux − ½Vx²) dx over all units, the log-normalizer of the priors.
 
-    Args:
-        machine: A machine that `at_temperature` supports.
-        starts: Starting points, in the same form as for `find_solutions`.
-        betas: Inverse temperatures.
-        scheme: Mean-field scheme (default: `TAP()`).
-        couplings_only: Whether the inverse temperature multiplies only the couplings (see `at_temperature`).
-        max_sweeps: Maximum number of sweeps per start (default: 1000).
-
-    Returns:
-        The number of solutions and the lowest free energy per unit at each inverse temperature.
+    In this package, F is −ln Z with normalized priors. The paper uses unnormalized weights exp(Σ Ux + Σ xWx)
+    [eq:rbmPartition]; in this convention, the free energy is F − `prior_log_normalizer(machine)`. The unnormalized
+    prior of `TruncatedGaussBernoulli` units is (1 − ρ)δ(x) + ρ exp(Ux − ½Vx²).
 
     Example:
-        >>> import torch
-        >>> from tapmachine import Spin, pairwise
-        >>> from tapmachine.solver import random_start
-        >>> magnet = pairwise(Spin(20), weights=(torch.ones(20, 20) - torch.eye(20)) / 20)
-        >>> [at.solutions for at in solutions_over_temperature(magnet, random_start(magnet, 50), [0.5, 2.0])]
-        [1, 2]
+        >>> from tapmachine import Binary, rbm
+        >>> round(prior_log_normalizer(rbm(Binary(2), Binary(1))), 4)  # 3 ln 2
+        2.0794
     """
-    found = []
-    n_units = sum(layer.n for layer in machine.layers)
-    for beta in betas:
-        tempered = at_temperature(machine, beta, couplings_only)
-        landscape = find_solutions(tempered, starts, scheme, stability=False, max_sweeps=max_sweeps)
-        lowest = float(landscape.free_energy[0]) / n_units if len(landscape) else float("nan")
-        effective = effective_number(landscape.counts)
-        found.append(SolutionsAt(beta, len(landscape), effective, landscape.n_not_converged, lowest))
-    return found
+    total = 0.0
+    for layer in machine.layers:
+        units = deepcopy(layer).double()
+        assert isinstance(units, Binary | Gaussian | TruncatedGaussian | TruncatedGaussBernoulli)
+        if isinstance(units, TruncatedGaussian):
+            total += float(units.log_normalizer().sum())
+            continue
+        at_zero = units.log_prior(torch.zeros(units.n, dtype=torch.float64, device=units.device))
+        odds = softplus(units.active_logit) if isinstance(units, TruncatedGaussBernoulli) else 0.0
+        total -= float((at_zero + odds).sum())
+    return total

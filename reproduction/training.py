@@ -1,6 +1,7 @@
 """Training of the paper's machines, by the default procedure or with the algorithms as printed in the paper."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import final
 
 import torch
@@ -8,7 +9,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from reproduction.models import Model
-from reproduction.procedure import Procedure
 from tapmachine.beliefs import Tilt
 from tapmachine.data.rows import Rows, held_in_memory
 from tapmachine.machine import BoltzmannMachine
@@ -17,7 +17,7 @@ from tapmachine.runs.build import make_machine
 from tapmachine.runs.data import RunData
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import Prepared
-from tapmachine.solver import Scheme
+from tapmachine.solver import TAP, Scheme
 from tapmachine.tables.units import make_visible
 from tapmachine.training import CD, Monitor, Objective, TAPObjective, Trainer, TrainingOptions
 from tapmachine.training.context import Carry, Context
@@ -26,19 +26,46 @@ from tapmachine.training.objectives import Start, from_batch
 from tapmachine.training.optimizers import geometric_decay, momentum_sgd
 from tapmachine.training.pretraining import PretrainingTrainer
 
+PRINTED_SWEEPS = {False: 41, True: 5}  # maximum per step (one sweep, then ten times four), by whether runs are quick
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """One switch for each difference between the paper and this package, whose choices are the defaults."""
+
+    printed_iteration: bool = False  # Alg. 1: explicit sweeps without damping; the default is implicit and accelerated
+    unique_solutions: bool = False  # average the gradient over distinct solutions instead of particles
+    field_momentum: bool = True  # momentum on the parameters of the units; Alg. 2 applies it to the weights only
+    rescale: bool = True  # rescale real-valued data before training; Table I uses values in [0, 1]
+    centered: bool = False  # center gradients if the units support it; the paper does not
+
+    def scheme(self) -> Scheme:
+        """Return the scheme used to find solutions."""
+        return TAP("explicit", 0.0) if self.printed_iteration else TAP()
+
+    def switched(self, names: Sequence[str]) -> "Procedure":
+        """Return the procedure with some switches that differ from their defaults."""
+        return replace(self, **{name: not getattr(Procedure(), name) for name in names})
+
+    def differences(self) -> dict[str, bool]:
+        """Return the switches that differ from their defaults."""
+        return {name: value for name, value in asdict(self).items() if value != getattr(Procedure(), name)}
+
+    @property
+    def name(self) -> str:
+        """Name of the procedure as part of a directory name; empty for the default procedure."""
+        if self == AS_PRINTED:
+            return "as-printed"
+        return "-".join(name.replace("_", "-") if value else f"no-{name}" for name, value in self.differences().items())
+
+
+SWITCHES = tuple(asdict(Procedure()))  # the first four are those of the paper
+AS_PRINTED = Procedure().switched(SWITCHES[:4])
+
 
 @final
 class UniqueSolutions(Objective):
-    """TAP objective in which F is averaged over the distinct solutions, so that each solution counts once.
-
-    Args:
-        start: Function that returns initial states of the solutions.
-        n_particles: Number of solutions, K.
-        n_sweeps: Maximum number of sweeps.
-        scheme: Mean-field scheme.
-    """
-
-    scheme: Scheme
+    """TAP objective in which F is averaged over the distinct solutions, so that each solution counts once."""
 
     def __init__(self, start: Start, n_particles: int, n_sweeps: int, scheme: Scheme) -> None:
         self.start, self.n_particles, self.n_sweeps, self.scheme = start, n_particles, n_sweeps, scheme

@@ -10,8 +10,7 @@ from sklearn.datasets import load_digits
 from reproduction.lab import Lab
 from reproduction.models import BINARY, FACES, Model
 from reproduction.printed import PrintedAdaptiveTAP
-from reproduction.procedure import AS_PRINTED, SWITCHES, Procedure
-from reproduction.training import UniqueSolutions, noisy_batch, objective_of
+from reproduction.training import AS_PRINTED, SWITCHES, Procedure, UniqueSolutions, noisy_batch, objective_of
 from tapmachine import (
     RBM,
     TAP,
@@ -147,14 +146,14 @@ def test_a_few_steps_by_hand(data, procedure, tmp_path, monkeypatch):
         np.testing.assert_allclose(by_reproduce, by_formula, rtol=1e-4, atol=1e-4)
 
 
-def test_every_switch_changes_what_is_trained():
+def test_every_switch_changes_what_is_trained(tmp_path):
     """And only the parts that it is about."""
-    model = Model("tiny", FACES, (3,))
-    usual = model.settings("x", "y", 0)
-    changed = {"printed_iteration": {"n_sweeps": (10, 41)}, "centered": {"centered": (False, None)}}
+    model = Model("tiny", FACES, (25,))
+    usual = Lab(tmp_path, quick=True).settings(model)
+    changed = {"printed_iteration": {"n_sweeps": (4, 5)}, "centered": {"centered": (False, None)}}
     for name in SWITCHES:
         procedure = Procedure().switched([name])
-        settings = model.settings("x", "y", 0, procedure)
+        settings = Lab(tmp_path, quick=True, procedure=procedure).settings(model)
         differences = {
             key: (value, getattr(settings, key))
             for key, value in vars(usual).items()

@@ -2,10 +2,6 @@
 
 import csv
 import gzip
-import os
-import signal
-import threading
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -15,24 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from figure_cases import style_faults, titles_above
 
-from reproduction import (
-    FIGURES,
-    adaptive,
-    checks,
-    claims,
-    denoising,
-    experiment,
-    free_energy_curves,
-    models,
-    parallel,
-    solutions,
-)
-from reproduction.__main__ import RUN_ONE, run
-from reproduction.lab import Lab, images_of, images_table, nearest
+from reproduction import adaptive, claims, denoising, models, small_machine
+from reproduction.__main__ import run
+from reproduction.figure import Figure, nearest
+from reproduction.figures import FIGURES
+from reproduction.lab import Lab, images_of, images_table
 from reproduction.models import BINARY_500, DEEP_2, DEEP_3, FACES, FACES_256, REAL_500, TABLE, quick
-from reproduction.procedure import AS_PRINTED
+from reproduction.tests.figure_cases import style_faults, titles_above
 from tapmachine import Spin, exact_log_partition, find_solutions, tap_log_likelihood
 from tapmachine.data.errors import DataError, MissingDataError, RunError
 from tapmachine.data.sources import mnist_labels
@@ -60,16 +46,16 @@ def test_every_figure_in_its_quick_form(tmp_path, monkeypatch):
     monkeypatch.setattr(models, "QUICK_HIDDEN", {25: 8, 50: 10, 100: 16, 500: 12, 256: 8})
     monkeypatch.setattr(models, "QUICK_EPOCHS", 10)
     monkeypatch.setitem(denoising.N_IMAGES, True, 40)
-    monkeypatch.setattr(adaptive, "_seconds_a_sweep", partial(adaptive._seconds_a_sweep, at_least=0.01))
-    monkeypatch.setattr(adaptive, "QUICK", adaptive.QUICK._replace(warm_up=20, epochs=1, seconds=0.1))
+    monkeypatch.setattr(adaptive, "seconds_a_sweep", partial(adaptive.seconds_a_sweep, at_least=0.01))
+    monkeypatch.setitem(adaptive.PLANS, True, replace(adaptive.PLANS[True], warm_up=20, epochs=1, seconds=0.1))
     out = tmp_path / "quick"
-    drawn, save_figure = {}, Lab.save_figure
+    drawn, draw = {}, Figure.drawn
 
-    def saved(lab, name, figure, *formats):
-        drawn[name] = figure
-        return save_figure(lab, name, figure, *formats)
+    def noted(figure, lab):
+        drawn[figure.label] = draw(figure, lab)
+        return drawn[figure.label]
 
-    monkeypatch.setattr(Lab, "save_figure", saved)
+    monkeypatch.setattr(Figure, "drawn", noted)
     result = reproduce("all", "--quick", "--out", out)
     assert result.exit_code == 0, result.output
     for name in FIGURES:
@@ -85,7 +71,7 @@ def test_every_figure_in_its_quick_form(tmp_path, monkeypatch):
     lab = Lab(out, quick=True)
     last = tables["likelihood-binary-mnist-100"][-1]
     machine = lab.machine(TABLE[2])
-    x = solutions.starts(lab, TABLE[2])
+    x = lab.starts(TABLE[2])
     again = tap_log_likelihood(machine, x, find_solutions(machine, x).solutions)
     assert float(last["log_likelihood"]) == pytest.approx(float(again.mean), abs=1e-3)
     assert int(last["solutions"]) == again.n_unique
@@ -93,7 +79,7 @@ def test_every_figure_in_its_quick_form(tmp_path, monkeypatch):
     assert float(last["log_likelihood"]) > float(first["log_likelihood"]) + 2
     epochs = [int(row["epoch"]) for row in tables["fedist"] if row["data"] == "binary-MNIST"]
     assert epochs == lab.epochs(TABLE[2])
-    means = [row for row in tables["bmnist-denoise"] if row["method"] == "16"]
+    means = [row for row in tables["bmnist-denoise"] if row["method"] == "16 hidden units"]
     assert [float(row["p"]) for row in means] == list(denoising.NOISE)
     assert float(means[0]["mcc"]) == pytest.approx(1.0)
     assert float(means[2]["mcc"]) > 0.7
@@ -113,52 +99,51 @@ def test_every_figure_in_its_quick_form(tmp_path, monkeypatch):
     assert reproduce("fedist", "--quick", "--seed", 1, "--out", out).exit_code != 0
 
 
-def test_as_printed_beside_the_default(tmp_path, monkeypatch):
-    """In folders of their own, resumed epoch by epoch, with verdicts of both side by side, and as vectors, too."""
+def test_as_printed(tmp_path, monkeypatch):
+    """In a folder of its own, resumed epoch by epoch, and as vectors, too."""
     monkeypatch.setattr(models, "QUICK_EPOCHS", 8)
     figures = ("fedist,claims", "--quick", "--models", "binary-mnist-100")
-    monkeypatch.setattr(adaptive, "QUICK", adaptive.QUICK._replace(warm_up=2, epochs=1, seconds=0.0))
-    printed, ours = tmp_path / "printed", tmp_path / "ours"
-    result = reproduce(*figures, "--as-printed", "--out", printed)
+    monkeypatch.setitem(adaptive.PLANS, True, replace(adaptive.PLANS[True], warm_up=2, epochs=1, seconds=0.0))
+    out = tmp_path / "printed"
+    result = reproduce(*figures, "--as-printed", "--out", out, "--format", "pdf,svg")
     assert result.exit_code == 0, result.output
-    numbers = rows_of(printed / "likelihood-binary-mnist-100.csv")
+    assert (out / "fedist.pdf").read_bytes().startswith(b"%PDF")
+    assert not (out / "fedist.png").exists()
+    numbers = rows_of(out / "likelihood-binary-mnist-100.csv")
     assert [row["epoch"] for row in numbers][:2] == ["0", "1"]
     assert numbers[0]["solutions"] == "1"
-    for row, other in zip(rows_of(printed / "fedist.csv"), numbers, strict=True):
+    for row, other in zip(rows_of(out / "fedist.csv"), numbers, strict=True):
         constant = float(other["prior_log_normalizer"])
         assert float(row["unnormalized_mean"]) == pytest.approx(float(row["mean"]) - constant, abs=1e-3)
-    found = rows_of(printed / "claims.csv")
+    found = rows_of(out / "claims.csv")
     assert {row["verdict"] for row in found} >= {"not measured"}, "of models that were left out"
 
     # After a crash: tables that are missing are put together from their parts.
-    before = (printed / "fedist.csv").read_text()
-    for path in printed.glob("*.csv"):
+    before = (out / "fedist.csv").read_text()
+    for path in out.glob("*.csv"):
         path.unlink()
-    result = reproduce("fedist", *figures[1:], "--as-printed", "--out", printed)
+    result = reproduce("fedist", *figures[1:], "--as-printed", "--out", out)
     assert "training" not in result.output
-    assert (printed / "fedist.csv").read_text() == before
-    reproduce("claims", *figures[1:], "--as-printed", "--out", printed)
+    assert (out / "fedist.csv").read_text() == before
 
-    result = reproduce(*figures, "--out", ours, "--beside", printed, "--format", "pdf,svg")
-    assert result.exit_code == 0, result.output
-    both = rows_of(ours / "claims-beside.csv")
-    assert [row["verdict_beside"] for row in both] == [row["verdict"] for row in rows_of(printed / "claims.csv")]
-    assert (ours / "fedist.pdf").read_bytes().startswith(b"%PDF")
-    assert not (ours / "fedist.png").exists()
-    assert "printed_iteration" in str(reproduce("fedist", "--quick", "--out", printed).exception)
+    assert "printed_iteration" in str(reproduce("fedist", "--quick", "--out", out).exception)
     for options, said in (
         (("--format", "gif"), "--format contains 'gif'"),
         (("--models", "x"), "--models contains 'x'; expected names from:"),
         (("--switches", "x"), "--switches contains 'x'"),
-        (
-            ("--models", "deep-2"),
-            "--models excludes all machines of this figure; expected at least one of binary-mnist-100",
-        ),
-        (("--beside", tmp_path / "none"), "directory not found"),
+        (("--models", "deep-2"), "--models excludes all machines of fedist; expected one of binary-mnist-100"),
     ):
-        assert said in str(reproduce("fedist", "--quick", *options).exception)
-    with pytest.raises(RunError, match=r"claims\.csv: file not found"):
-        claims.table(replace(Lab(ours, quick=True, only=frozenset({"binary-mnist-100"})), beside=tmp_path))
+        assert said in str(reproduce("fedist", "--quick", "--out", tmp_path / "other", *options).exception)
+
+
+def test_machines_can_be_trained_one_by_one(tmp_path, monkeypatch):
+    """By several processes beside each other, before the figures are drawn."""
+    monkeypatch.setattr(models, "QUICK_EPOCHS", 6)
+    for name in ("deep-2", "binary-mnist-25"):
+        assert reproduce("machines", "--quick", "--models", name, "--out", tmp_path / "out").exit_code == 0
+    assert {path.name for path in (tmp_path / "out" / "models").iterdir()} == {"deep-2", "binary-mnist-25"}
+    assert len(rows_of(tmp_path / "out" / "likelihood-binary-mnist-25.csv")) > 2
+    assert not (tmp_path / "out" / "likelihood-deep-2.csv").exists()
 
 
 @pytest.mark.slow
@@ -168,17 +153,7 @@ def test_every_figure_as_printed(tmp_path):
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {*FIGURES}
 
 
-@pytest.mark.slow
-def test_two_processes_train_the_same_machines(tmp_path):
-    for jobs in (1, 2):
-        assert (
-            reproduce("bmnist-denoise-images", "--quick", "--jobs", jobs, "--out", tmp_path / str(jobs)).exit_code == 0
-        )
-    one, two = (tmp_path / str(jobs) / "bmnist-denoise-images.csv" for jobs in (1, 2))
-    assert one.read_text() == two.read_text()
-
-
-def test_settings_are_those_of_table_one():
+def test_settings_are_those_of_table_one(tmp_path):
     found = {model.name: model for model in TABLE}
     assert [model.hidden for model in TABLE] == [(25,), (50,), (100,), (500,), (100,), (500,), (256,)]
     assert {(m.batch_size, m.particles, m.learning_rate, m.decay, m.weight_decay) for m in TABLE[:4]} == {
@@ -190,14 +165,14 @@ def test_settings_are_those_of_table_one():
     assert {model.momentum for model in TABLE} == {0.5}
     assert (DEEP_2.hidden, DEEP_3.hidden) == ((500, 500), (500, 500, 500))
     assert {(m.pretrain, m.learning_rate) for m in (DEEP_2, DEEP_3)} == {(50, 0.001)}
-    own = BINARY_500.settings("mnist", "mnist-test", 3)
+    own = Lab(tmp_path, seed=3).settings(BINARY_500)
     assert (own.objective, own.centered, own.binarize, own.seed) == ("tap", False, 0.5, 3)
     assert quick(BINARY_500).data == BINARY_500.data
 
 
 def test_free_energies_of_the_small_machine(tmp_path):
-    rows = [{name: float(value) for name, value in row.items()} for row in free_energy_curves.table(Lab(tmp_path))]
-    machine = free_energy_curves.magnet()
+    rows = [{name: float(value) for name, value in row.items()} for row in small_machine.free_energies(Lab(tmp_path))]
+    machine = small_machine.magnet()
     assert isinstance(machine.layers[0], Spin)
     m, gibbs, tap = (np.array([row[name] for row in rows]) for name in ("m", "gibbs", "tap"))
     # Gibbs: convex, with its minimum at −ln Z; TAP's local minima are its solutions.
@@ -228,8 +203,7 @@ def test_what_is_missing_is_said(tmp_path):
     assert listed.exit_code == 0
     assert all(name in listed.output for name in FIGURES)
     for arguments, said in (
-        ((), "missing figure"),
-        (("nothing",), "unknown figure"),
+        (("nothing",), "figures contains 'nothing'"),
         (("all", "--data", "none"), "directory not found"),
     ):
         failed = reproduce(*arguments, "--out", tmp_path / "out")
@@ -240,8 +214,6 @@ def test_what_is_missing_is_said(tmp_path):
     (tmp_path / "other").write_text("")
     with pytest.raises(RunError, match="not empty, and not a reproduction directory"):
         Lab(tmp_path).open()
-    with pytest.raises(ValueError, match="unknown figure"):
-        experiment("fig12")
 
 
 def test_centered_gradients_are_an_option(tmp_path, monkeypatch):
@@ -275,65 +247,15 @@ def test_labels(tmp_path):
 def test_a_claim_needs_all_its_numbers(tmp_path):
     """Verdicts follow from the tables: the same code, on tables that say the opposite."""
     lab = Lab(tmp_path, quick=True).open()
-    bands = "data,epoch,solutions,unnormalized_mean,mean,lowest,highest,bands,bands_by_starts\n"
-    path = tmp_path / "fedist.csv"
-    path.write_text(
-        bands + "binary-MNIST,1,1,0,9,0,0,1,1\nbinary-MNIST,5,9,3,8,1,4,2,2\nbinary-MNIST,9,20,-2,7,-3,0,2,2\n"
+    texts = (
+        "the free energy first rises, then falls",
+        "the number of solutions starts at 1 and grows",
+        "two bands of free energy on binary-MNIST at all epochs",
     )
-    assert checks.rises_then_falls(lab).verdict == checks.number_grows(lab).verdict == "holds"
-    assert checks.two_bands(lab).verdict == "holds"
-    path.write_text(
-        bands + "binary-MNIST,1,2,5,5,0,0,1,1\nbinary-MNIST,5,9,3,3,1,4,1,1\nbinary-MNIST,9,5,7,7,6,8,3,3\n"
-    )
-    assert checks.rises_then_falls(lab).verdict == checks.number_grows(lab).verdict == "does not hold"
-    assert checks.two_bands(lab).verdict == "does not hold"
-
-
-def test_tasks_of_parallel_processes(tmp_path):
-    """Long trainings come first, figures wait for their machines, and the table of claims for everything."""
-    lab = Lab(tmp_path, quick=True, procedure=AS_PRINTED, only=frozenset({"deep-2", "binary-mnist-100"})).open()
-    tasks = {task.name: task for task in parallel.tasks_of(lab, ["landscape", "dbmtraining", "adatap", "claims"])}
-    assert list(tasks) == ["adatap", "deep-2", "binary-mnist-100", "landscape", "dbmtraining"]
-    assert tasks["landscape"].requires == {"binary-mnist-100"}
-    assert [tasks[name].measured for name in ("deep-2", "binary-mnist-100")] == [False, True]
-    for task in tasks.values():
-        assert parallel.from_words(parallel.to_words(lab, task), print) == (lab, task)
-    ready = parallel.Task("figure", "freeEnergies")
-    parallel.run_tasks(lab, [ready], 2, RUN_ONE)
-    assert (tmp_path / "freeEnergies.csv").exists()
-
-
-def test_failure_of_one_parallel_process(tmp_path):
-    """Others are completed, except those that need its result."""
-    lab = Lab(tmp_path, quick=True).open()
-    broken = parallel.Task("model", "unknown")
-    tasks = [broken, parallel.Task("figure", "landscape", frozenset({"unknown"})), parallel.Task("figure", "params")]
-    with pytest.raises(RunError, match=r"^training unknown ended with status 1; rerun the command to resume$"):
-        parallel.run_tasks(lab, tasks, 2, RUN_ONE)
-    assert (tmp_path / "params.csv").exists()
-
-
-def test_parallel_processes_end_with_their_parent(tmp_path):
-    path = tmp_path / "process"
-    program = f"import os, time; open({str(path)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    timer = threading.Timer(0.1, _terminate_when, (path,))
-    timer.start()
-    begun = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        parallel.run_tasks(Lab(tmp_path), [parallel.Task("figure", "params")], 2, program)
-    timer.join()
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(path.read_text()), 0)
-    assert time.monotonic() - begun < 50, "the process was terminated before its 60 seconds were over"
-
-
-def _terminate_when(path):
-    while not path.exists() or not path.read_text():
-        time.sleep(0.02)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_number_of_parallel_processes(monkeypatch):
-    for cores, expected in ((4, [1, 4]), (16, [1, 12])):
-        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
-        assert [parallel.default_jobs(device) for device in ("cpu", "cuda")] == expected
+    head = "data,epoch,solutions,unnormalized_mean,mean,lowest,highest,bands,bands_by_starts\n"
+    for rows, verdict in (
+        ("binary-MNIST,1,1,0,9,0,0,1,1\nbinary-MNIST,5,9,3,8,1,4,2,2\nbinary-MNIST,9,20,-2,7,-3,0,2,2\n", "holds"),
+        ("binary-MNIST,1,2,5,5,0,0,1,1\nbinary-MNIST,5,9,3,3,1,4,1,1\nbinary-MNIST,9,5,7,7,6,8,3,3\n", "does not hold"),
+    ):
+        (tmp_path / "fedist.csv").write_text(head + rows)
+        assert [claims.judged(lab, text)["verdict"] for text in texts] == [verdict] * 3

@@ -2,7 +2,7 @@
 
 from matplotlib.text import Text
 
-from reproduction.style import FONT_SIZE, PAGE, PAGE_HEIGHT
+from reproduction.figure import FONT_SIZE, PAGE, PAGE_HEIGHT
 
 DPI = 200  # of figures saved as PNG
 

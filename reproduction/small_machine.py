@@ -1,0 +1,85 @@
+"""Helmholtz, Gibbs and TAP free energies of a machine that is small enough for enumeration [fig:freeEnergies].
+
+The paper shows a sketch. This module computes the three free energies for spins with equal couplings, as functions of
+the magnetization m.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure as Drawing
+
+from reproduction.figure import COLUMN, column, figure
+from reproduction.lab import Lab, Row, table
+from tapmachine.analysis.landscape.find import find_solutions
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.display.figures import new_figure
+from tapmachine.likelihood.exact import ExactMoments, exact_log_partition, exact_moments
+from tapmachine.machine import BoltzmannMachine, pairwise
+from tapmachine.machine.conditioning import condition
+from tapmachine.solver import TAP, random_start
+from tapmachine.units import Spin
+
+N_SPINS, N_POINTS, LARGEST_MEAN, LARGEST_FIELD = 12, 81, 0.99, 1.6
+COUPLING = 1.5  # sum of a spin's couplings; TAP has two minima above about 1.1
+FIELD = 0.04  # makes one of the minima deeper
+
+
+def magnet() -> BoltzmannMachine:
+    """Return a machine of spins with equal couplings."""
+    weights = torch.full((N_SPINS, N_SPINS), COUPLING / N_SPINS, dtype=torch.float64).fill_diagonal_(0)
+    return pairwise(Spin(N_SPINS, field=FIELD).double(), weights)
+
+
+def _magnetized(machine: BoltzmannMachine, field: float) -> ExactMoments:
+    return exact_moments(condition(machine, Tilt(torch.full((N_SPINS,), field, dtype=torch.float64), 0.0)))
+
+
+def _fields(machine: BoltzmannMachine) -> list[float]:
+    """Return fields at which m is evenly spaced. Evenly spaced fields would leave a gap, because m jumps near 0."""
+    tried = LARGEST_FIELD * torch.linspace(-1, 1, 201, dtype=torch.float64) ** 5
+    means = [float(_magnetized(machine, field).moments[0].mean.mean()) for field in tried.tolist()]
+    wanted = np.linspace(-LARGEST_MEAN, LARGEST_MEAN, N_POINTS)
+    return [float(field) for field in np.interp(wanted, means, tried.numpy())]
+
+
+@table("freeEnergies")
+@torch.no_grad()
+def free_energies(lab: Lab) -> Iterable[Row]:
+    """Return the Gibbs (max_h [hNm − ln Z(h)]) and TAP free energies at each m, and the constants of the figure."""
+    machine = magnet()
+    tap, exact = find_solutions(machine, random_start(machine, 100)).free_energy, exact_log_partition(machine)
+    for field in _fields(machine):
+        tilted = _magnetized(machine, field)
+        m = tilted.moments[0].mean.mean()
+        mean = m.expand(1, N_SPINS)
+        tilt = Tilt(machine.layers[0].field_with_mean(mean), 0.0)
+        yield {
+            "m": float(m),
+            "gibbs": float(field * N_SPINS * m - tilted.log_partition),
+            "tap": float(TAP().free_energy(machine, [Moments(mean, 1 - mean**2)], [tilt])),
+            "helmholtz": -float(exact),
+            "tap_lowest": float(tap.min()),
+            "tap_highest": float(tap.max()),
+            "tap_mean": float(tap.mean()),
+        }
+
+
+@figure("freeEnergies")
+def draw(lab: Lab) -> Drawing:
+    """Helmholtz, Gibbs and TAP free energies of a small machine."""
+    rows = free_energies(lab)
+    drawing = new_figure(COLUMN, 3.0)
+    ax = drawing.subplots()
+    m, first = column(rows, "m"), {name: float(value) for name, value in rows[0].items()}
+    ax.plot(m, column(rows, "tap"), color="C1", label="TAP, $F(m)$")
+    ax.plot(m, column(rows, "gibbs"), "--", color="C0", label="Gibbs, exact")
+    ax.axhline(first["helmholtz"], ls=":", color="k", label="Helmholtz, $-\\ln Z$")
+    ax.axhspan(first["tap_lowest"], first["tap_highest"], color="0.9", lw=0, label="range of TAP minima")
+    ax.axhline(first["tap_mean"], ls="-.", lw=0.9, color="C1", label="mean of TAP minima")
+    low = min(first["tap_lowest"], first["helmholtz"])
+    ax.set(xlim=(-1, 1), xticks=(-1, -0.5, 0, 0.5, 1), ylim=(low - 0.2, low + 2.2))
+    ax.set(xlabel="magnetization $m$", ylabel="free energy (nats)")
+    drawing.legend(loc="outside upper center", ncols=2)
+    return drawing
