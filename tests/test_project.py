@@ -59,8 +59,8 @@ SHORT_MODULES = {  # and why they stand alone
     "units.numerics.strata": "numerics know no machines",
 }
 DEEP_INHERITANCE = {
-    "Binary", "CellMachine", "Clamped", "RBM", "Reweighted", "Spin",
-    "ThirdOrderTAP", "Tilted",
+    "Binary", "CellMachine", "Clamped", "RBM", "Reweighted", "SpikeSlab", "Spin",
+    "ThirdOrderTAP", "Tilted", "TruncatedGaussBernoulli",
 }  # fmt: skip
 MANY_PARAMETERS = {
     "ais_log_partition": 9,

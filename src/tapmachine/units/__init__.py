@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from tapmachine.units.mixed import Mixed as Mixed
     from tapmachine.units.poisson import Poisson as Poisson
     from tapmachine.units.spike_slab import SpikeSlab as SpikeSlab
+    from tapmachine.units.spike_slab import TruncatedGaussBernoulli as TruncatedGaussBernoulli
     from tapmachine.units.support import FiniteSet as FiniteSet
     from tapmachine.units.support import Interval as Interval
     from tapmachine.units.support import Lattice as Lattice
     from tapmachine.units.support import Simplex as Simplex
-    from tapmachine.units.truncated_gauss_bernoulli import TruncatedGaussBernoulli as TruncatedGaussBernoulli
     from tapmachine.units.truncated_gaussian import TruncatedGaussian as TruncatedGaussian
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

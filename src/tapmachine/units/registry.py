@@ -55,7 +55,7 @@ UNIT_TYPES: dict[str, UnitType] = {
         "tapmachine.units.truncated_gaussian:TruncatedGaussian", hidden=True, bounds=("lower", "upper")
     ),
     "gauss-bernoulli": UnitType(
-        "tapmachine.units.truncated_gauss_bernoulli:TruncatedGaussBernoulli",
+        "tapmachine.units.spike_slab:TruncatedGaussBernoulli",
         hidden=True,
         bounds=("slab.lower", "slab.upper"),
         contains_zero=True,
