@@ -1,4 +1,4 @@
-"""SVG charts, PNG images and HTML tables, generated without Matplotlib.
+"""Figures and HTML for pages, notebooks and files: charts and images drawn with Matplotlib, tables and progress bars.
 
-The report page and the notebook representations of objects use this package.
+Figures of landscapes are drawn in `tapmachine.analysis.landscape.figures`.
 """
