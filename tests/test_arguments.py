@@ -35,7 +35,7 @@ from tapmachine.analysis import compare_schemes, receptive_fields
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_count
 from tapmachine.landscape import embed_landscape, track_landscape
-from tapmachine.likelihood import adaptive_schedule, linear_schedule
+from tapmachine.likelihood import Annealing, adaptive_schedule, linear_schedule
 from tapmachine.likelihood.tap import solve_from_rows
 from tapmachine.posterior import PosteriorOptions, gibbs_posterior
 from tapmachine.posterior.baselines import nearest_neighbors
@@ -84,9 +84,13 @@ CALLS = [
     ("ais_log_partition", "schedule", lambda n: ais_log_partition(small(), schedule=n)),
     ("ais_log_partition", "n_runs", lambda n: ais_log_partition(small(), schedule=2, n_runs=n)),
     ("clamp", "layer", lambda n: clamp(small(), torch.zeros(2), layer=n)),
-    ("compare_likelihoods", "schedule", lambda n: compare_likelihoods(small(), X, schedule=n)),
-    ("compare_likelihoods", "n_runs", lambda n: compare_likelihoods(small(), X, schedule=2, n_runs=n)),
-    ("compare_likelihoods", "n_visible", lambda n: compare_likelihoods(small(), X, schedule=2, n_visible=n)),
+    ("compare_likelihoods", "schedule", lambda n: compare_likelihoods(small(), X, annealing=Annealing(n))),
+    ("Annealing", "n_runs", lambda n: Annealing(2, n)),
+    (
+        "compare_likelihoods",
+        "n_visible",
+        lambda n: compare_likelihoods(small(), X, n_visible=n),
+    ),
     ("compare_schemes", "max_sweeps", lambda n: compare_schemes(small(), X, max_sweeps=n)),
     ("condition", "layer", lambda n: condition(small(), Tilt(0.0, 0.0), layer=n)),
     ("PosteriorOptions", "n_neighbors", lambda n: PosteriorOptions(n_neighbors=n)),

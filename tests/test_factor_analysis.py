@@ -16,6 +16,7 @@ from tapmachine import CD, Binary, Gaussian, TAPObjective, dbm, exact_log_likeli
 from tapmachine.apps.cli import app
 from tapmachine.data.errors import DivergenceError, EstimateError, TrainingWarning
 from tapmachine.exact.gaussian import gaussian_log_partition
+from tapmachine.likelihood.annealing.estimate import Annealing
 from tapmachine.likelihood.compare import compare_likelihoods
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.session import read_machine
@@ -83,7 +84,7 @@ def test_the_likelihood_is_that_of_a_normal_distribution(sizes):
     x = torch.randn((20, sizes[0]), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     expected = marginal(machine).logpdf(x.numpy())
     np.testing.assert_allclose(exact_log_likelihood(machine, x).values, expected, rtol=1e-11)
-    assert [row.estimator for row in compare_likelihoods(machine, x, schedule=50).rows][-1] == "exact"
+    assert [row.estimator for row in compare_likelihoods(machine, x, annealing=Annealing(50)).rows][-1] == "exact"
 
 
 def test_the_gradient_of_ln_z_is_the_model_s_correlation():

@@ -33,10 +33,10 @@ from tapmachine import (
 from tapmachine.data.errors import TrainingWarning
 from tapmachine.exact import mixture_of
 from tapmachine.likelihood.unbiased import Effort, observed_log_weight
-from tapmachine.machine.checks import in_double
+from tapmachine.machine.checks import in_double, take_gaps
 from tapmachine.training import Monitor, Objective, Trainer
 from tapmachine.training.free_energies import clamped_free_energy
-from tapmachine.training.gaps import draw_missing, fill_from_columns, take_gaps
+from tapmachine.training.gaps import draw_missing, fill_from_columns
 
 pytestmark = pytest.mark.filterwarnings("ignore:the means of hidden layer")  # which little training leaves alike
 

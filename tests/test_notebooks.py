@@ -23,6 +23,7 @@ from tapmachine import (
 )
 from tapmachine.display import notebook
 from tapmachine.landscape import track_landscape
+from tapmachine.likelihood import Annealing
 from tapmachine.posterior import Posterior
 from tapmachine.training import History
 from tapmachine.training.progress import Reporter
@@ -121,7 +122,7 @@ def test_a_landscape(trained):
 @pytest.mark.filterwarnings("ignore::tapmachine.data.errors.LikelihoodWarning")
 def test_a_table_of_likelihoods(trained):
     machine, x, _ = trained
-    table = compare_likelihoods(machine, x, schedule=50)
+    table = compare_likelihoods(machine, x, annealing=Annealing(50))
     root, _ = parsed(table)
     rows = root.findall(".//tbody/tr")
     assert [row[0].text for row in rows] == [row.estimator for row in table.rows]

@@ -541,33 +541,25 @@ def test_anomaly_scores_are_minus_log_likelihoods():
     machine = random_machine(6, scale=0.5)
     x = all_states(machine.layers[0])[:40]
     log_partition = exact_log_partition(machine)
-    torch.testing.assert_close(anomaly_score(machine, x), log_partition - log_weight(machine, x), atol=0.02, rtol=0)
+    torch.testing.assert_close(anomaly_score(machine, x), log_partition - log_weight(machine, x))
     gaps = x.clone()
     gaps[::2, 3:5] = NAN
     states = all_states(machine.layers[0])
     allowed = (torch.isnan(gaps).unsqueeze(1) | (states == gaps.unsqueeze(1))).all(-1)
     exact = log_partition - log_weight(machine, states).masked_fill(~allowed, -torch.inf).logsumexp(1)
-    torch.testing.assert_close(anomaly_score(machine, gaps), exact, atol=0.03, rtol=0)
-    torch.testing.assert_close(anomaly_score(machine, gaps[::2]), exact[::2], atol=0.03, rtol=0)
+    torch.testing.assert_close(anomaly_score(machine, gaps), exact)
+    torch.testing.assert_close(anomaly_score(machine, gaps[::2]), exact[::2])
 
 
-def test_anomaly_scores_of_gaps_count_all_solutions():
+def test_anomaly_scores_of_rows_without_values():
     machine = two_modes()
-    half = torch.full((1, 10), NAN).double()
-    empty = half.clone()
-    half[0, 0] = 1.0
+    rows = torch.full((2, 10), NAN).double()
+    rows[0, 0] = 1.0
     states = all_states(machine.layers[0])
     log_weights = log_weight(machine, states)
     exact = log_weights.logsumexp(0) - log_weights[states[:, 0] == 1].logsumexp(0)
-    rows = torch.cat((half, empty, torch.ones(1, 10).double(), torch.zeros(1, 10).double()))
-    scores = anomaly_score(machine, rows)
-    assert float(scores[0]) == pytest.approx(float(exact), abs=0.05)
-    assert float(scores[1]) == 0
-    solutions = solve(machine, torch.cat((torch.ones(1, 10), torch.zeros(1, 10))).double(), tol=1e-14)
-    torch.testing.assert_close(anomaly_score(machine, half, solutions), scores[:1])
-    with pytest.raises(ValueError, match="another scheme, or the parameters have changed"):
-        anomaly_score(random_machine(0, 10, 1, scale=3.0), half, solutions)
-    with pytest.raises(ValueError, match=r"none of .* solutions converged"):
+    assert anomaly_score(machine, rows).tolist() == [pytest.approx(float(exact), abs=1e-9), 0.0]
+    with pytest.raises(ValueError, match="ln Z is infinite"):
         anomaly_score(rbm(Gaussian(2), Gaussian(2), torch.full((2, 2), 3.0)), torch.tensor([[0.0, NAN]]))
     with pytest.raises(ValueError, match="a state index"):
         anomaly_score(POTTS, torch.tensor([[0.0, 1.7]]))

@@ -56,6 +56,13 @@ def in_parts(x: Tensor) -> tuple[Tensor, ...]:  # (N, ...) -> (M, ...), …
     return parts
 
 
+def has_gaps(x: object) -> bool:
+    """Return whether a tensor contains NaN."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.layout != torch.strided or x.is_meta:
+        return False
+    return x.dim() > 0 and any(bool(part.isnan().any()) for part in in_parts(x))
+
+
 def rows_at_a_time(width: int) -> int:
     """Return the number of rows with `width` values each that are processed at a time."""
     return max(1, VALUES_AT_A_TIME // max(1, width))

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from tapmachine.data.errors import EstimateError as EstimateError
     from tapmachine.data.errors import LikelihoodWarning as LikelihoodWarning
     from tapmachine.likelihood.annealing.estimate import AnnealedEstimate as AnnealedEstimate
+    from tapmachine.likelihood.annealing.estimate import Annealing as Annealing
     from tapmachine.likelihood.annealing.estimate import ais_log_likelihood as ais_log_likelihood
     from tapmachine.likelihood.annealing.estimate import ais_log_partition as ais_log_partition
     from tapmachine.likelihood.annealing.schedules import adaptive_schedule as adaptive_schedule

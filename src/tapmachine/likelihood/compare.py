@@ -14,12 +14,12 @@ from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
 from tapmachine.data.rows import spaced
 from tapmachine.exact.gaussian import is_gaussian
-from tapmachine.likelihood.annealing.estimate import AnnealedEstimate, ais_log_likelihood, ais_log_partition
+from tapmachine.likelihood.annealing.estimate import Annealing, ais_log_likelihood, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
-from tapmachine.likelihood.result import LogLikelihood
+from tapmachine.likelihood.report import MOST_DEEP_ROWS
+from tapmachine.likelihood.result import LogLikelihood, disagreement, has_drifted
 from tapmachine.likelihood.tap import solve_from_rows, tap_log_likelihood
-from tapmachine.likelihood.unbiased import has_drifted
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, check_rows
 from tapmachine.solver import TAP, Scheme
@@ -28,7 +28,6 @@ MOST_ROWS = 10_000  # maximum number of rows scored
 MOST_PSEUDO_ROWS = (
     1_000  # for the pseudo-likelihood, for which a row costs as much as hundreds of rows for other estimators
 )
-MOST_DEEP_ROWS = 100  # for annealing with several hidden layers, for which every row needs separate runs
 EXACT_BITS = 20  # machines whose smaller side has at most 2^20 states are enumerated
 
 
@@ -68,6 +67,7 @@ class LikelihoodComparison:
     Example:
         >>> import torch
         >>> from tapmachine import Binary, compare_likelihoods, rbm
+        >>> from tapmachine.likelihood import Annealing
         >>> table = compare_likelihoods(rbm(Binary(4), Binary(2)), torch.eye(4), schedule=10)
         >>> round(table["exact"].train, 2)
         -2.77
@@ -136,11 +136,8 @@ def compare_likelihoods(
     *,
     solutions: Solution | None = None,
     scheme: Scheme | None = None,
-    schedule: Tensor | Sequence[float] | int | None = None,
-    n_runs: int = 100,
-    data: Tensor | None = None,
+    annealing: Annealing | None = None,
     n_visible: int = 100,
-    seed: int = 0,
     callback: Callable[[str], None] | None = None,
 ) -> LikelihoodComparison:
     """Compare log-likelihoods estimated by TAP, annealed importance sampling (AIS) and other methods.
@@ -159,7 +156,7 @@ def compare_likelihoods(
         train, test: Training data and optional test data, shape (N, n_visible) each.
         solutions: Solutions of the machine returned by `solve` (default: solved from at most 1,000 rows of `train`).
         scheme: Mean-field scheme of the solutions (default: `TAP()`).
-        schedule, n_runs, data, seed: See `ais_log_partition`.
+        annealing: Options of annealed importance sampling (default: `Annealing()`).
         n_visible: Number of visible units per row used for the pseudo-likelihood (default: 100).
         callback: Function called with the name of each estimator before it starts.
 
@@ -171,21 +168,23 @@ def compare_likelihoods(
     Example:
         >>> import torch
         >>> from tapmachine import Binary, compare_likelihoods, rbm
-        >>> table = compare_likelihoods(rbm(Binary(4), Binary(2)), torch.eye(4), schedule=50)
+        >>> from tapmachine.likelihood import Annealing
+        >>> table = compare_likelihoods(rbm(Binary(4), Binary(2)), torch.eye(4), annealing=Annealing(50))
         >>> [(row.estimator, round(row.train, 1)) for row in table.rows]
         [('TAP', -2.8), ('TAP, log-sum-exp', -2.8), ('AIS', -2.8), ('AIS, reverse', -2.8), ('pseudo', -2.8),
          ('exact', -2.8)]
     """
     check_machine(machine)
+    annealing = annealing or Annealing()
     sets = [spaced(check_rows(machine, x), MOST_ROWS) for x in ([train] if test is None else [train, test])]
     table = _Table(machine, sets, callback or (lambda name: None))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LikelihoodWarning)
         table.add_tap(solutions, scheme or TAP())
-        table.add_annealing(schedule, n_runs, data, seed)
+        table.add_annealing(annealing)
         if len(machine.layers) <= 2:
             few = min(check_count("n_visible", n_visible), machine.layers[0].n)
-            table.add(PSEUDO, lambda x: pseudo_log_likelihood(machine, x, few, seed=seed), MOST_PSEUDO_ROWS)
+            table.add(PSEUDO, lambda x: pseudo_log_likelihood(machine, x, few, seed=annealing.seed), MOST_PSEUDO_ROWS)
         if can_enumerate(machine, EXACT_BITS) or is_gaussian(machine):
             table.add_exact()
     messages = [str(record.message) for record in caught if issubclass(record.category, LikelihoodWarning)]
@@ -236,32 +235,36 @@ class _Table:
         self._write(name, list(scores), seconds)
         self._write(f"{name}, log-sum-exp", [score.log_sum_exp for score in scores], seconds)
 
-    def add_annealing(
-        self, schedule: Tensor | Sequence[float] | int | None, n_runs: int, data: Tensor | None, seed: int
-    ) -> None:
+    def add_annealing(self, options: Annealing) -> None:
         """Add the estimates from forward AIS runs, and from reverse runs that start from the final forward states."""
         self.announce("AIS")
         start = time.perf_counter()
         most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS
         try:
-            forward = ais_log_partition(self.machine, schedule, n_runs, data=data, seed=seed)
+            forward = ais_log_partition(
+                self.machine, options.schedule, options.n_runs, data=options.data, seed=options.seed
+            )
             rows = [spaced(x, most_rows) for x in self.sets]
-            scores = [ais_log_likelihood(self.machine, x, forward, n_runs=n_runs, seed=seed) for x in rows]
+            scores = [
+                ais_log_likelihood(self.machine, x, forward, n_runs=options.n_runs, seed=options.seed) for x in rows
+            ]
         except EstimateError as error:
             self._fail("AIS", error)
             return
         self._write("AIS", scores, time.perf_counter() - start)
         self.announce("AIS, reverse")
         start = time.perf_counter()
-        reverse = self._reverse(forward, n_runs, data, seed)
+        reverse = ais_log_partition(
+            self.machine,
+            forward.betas,
+            options.n_runs,
+            data=options.data,
+            reverse=True,
+            samples=forward.weighted_samples(),
+            seed=options.seed,
+        )
         reversed_scores = [score.with_log_partition(reverse.log_partition, reverse.standard_error) for score in scores]
         self._write("AIS, reverse", reversed_scores, time.perf_counter() - start)
-
-    def _reverse(self, forward: AnnealedEstimate, n_runs: int, data: Tensor | None, seed: int) -> AnnealedEstimate:
-        samples = forward.weighted_samples()
-        return ais_log_partition(
-            self.machine, forward.betas, n_runs, data=data, reverse=True, samples=samples, seed=seed
-        )
 
     def add_exact(self) -> None:
         """Add the exact values, with one enumeration for all data sets."""
@@ -284,13 +287,16 @@ class _Table:
         self.rows.append(LikelihoodRow(name, nan, nan, nan, nan, 0, nan, nan, 0.0))
 
     def _write(self, name: str, scores: Sequence[LogLikelihood], seconds: float) -> None:
-        means = [value for score in scores for value in (float(score.mean), float(score.standard_error))]
-        train, train_error, test, test_error = [*means, nan, nan][:4]
-        log_partition, error = float(scores[0].log_partition), float(scores[0].common_error)
-        n_rows = int(scores[0].scored.sum())
-        self.rows.append(
-            LikelihoodRow(name, train, train_error, test, test_error, n_rows, log_partition, error, seconds)
-        )
+        self.rows.append(likelihood_row(name, scores, seconds))
+
+
+def likelihood_row(name: str, scores: Sequence[LogLikelihood], seconds: float) -> LikelihoodRow:
+    """Return the row of an estimator with the log-likelihoods of the training data and, if any, the test data."""
+    means = [value for score in scores for value in (float(score.mean), float(score.standard_error))]
+    log_partition, error = float(scores[0].log_partition), float(scores[0].common_error)
+    n_rows = int(scores[0].scored.sum())
+    train, train_error, test, test_error = [*means, nan, nan][:4]
+    return LikelihoodRow(name, train, train_error, test, test_error, n_rows, log_partition, error, seconds)
 
 
 def _disagreements(rows: list[LikelihoodRow]) -> list[str]:
@@ -309,20 +315,15 @@ def _disagreements(rows: list[LikelihoodRow]) -> list[str]:
     for row in (rows[0], forward):
         if judge is None or row is None or row is judge or row.estimator not in estimates:
             continue
-        gap = judge.log_partition - row.log_partition
-        errors = [e for e in (row.log_partition_error, judge.log_partition_error) if e == e]
-        if has_drifted(gap, judge.train, sum(errors)):
-            reason = f"the couplings are too strong for {row.estimator}; use {judge.estimator} instead"
-            summed = estimates.get(f"{row.estimator}, log-sum-exp")
-            if row is forward:
-                reason = "the chains miss part of the distribution; use other initial states or more temperatures"
-            elif summed is not None:
-                off = judge.log_partition - summed.log_partition
-                if not has_drifted(off, judge.train, sum(errors)):
-                    reason = f"it averages over several solutions; their log-sum-exp is only {abs(off):.2g} nats off"
-            messages.append(
-                f"{row.estimator} and {judge.estimator} disagree: ln Z is {row.log_partition:.1f} and "
-                f"{judge.log_partition:.1f}. The log-likelihood of {row.estimator} is {abs(gap):.1f} nats too "
-                f"{'high' if gap > 0 else 'low'}: {reason}"
-            )
+        value = judge.train + judge.log_partition - row.log_partition
+        error = sum(e for e in (row.log_partition_error, judge.log_partition_error) if e == e)
+        advice = f"the couplings are too strong for {row.estimator}; use {judge.estimator} instead"
+        summed = estimates.get(f"{row.estimator}, log-sum-exp")
+        if row is forward:
+            advice = "the chains miss part of the distribution; use other initial states or more temperatures"
+        elif summed is not None and not has_drifted(judge.log_partition - summed.log_partition, judge.train, error):
+            off = abs(judge.log_partition - summed.log_partition)
+            advice = f"it averages over several solutions; their log-sum-exp is only {off:.2g} nats off"
+        message = disagreement(row.estimator, value, judge.estimator, judge.train, error, advice)
+        messages += [] if message is None else [message]
     return messages

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+DRIFT = 1.0  # nats by which estimates of a log-likelihood may differ without a warning
+DRIFT_SHARE = 0.02  # limit as a fraction of the log-likelihood, used if it is larger; three standard errors are added
+
 
 @dataclass(frozen=True, eq=False)
 class LogLikelihood:
@@ -62,6 +65,10 @@ class LogLikelihood:
         values = self.values + self.log_partition - log_partition
         return LogLikelihood(values, log_partition, error, self.n_units)
 
+    def minus(self, log_scale: Tensor) -> "LogLikelihood":  # (N,)
+        """Return the log-likelihoods in other units, given the logarithms of the Jacobians of the rows."""
+        return LogLikelihood(self.values - log_scale, self.log_partition, self.common_error, self.n_units)
+
     def __float__(self) -> float:
         return float(self.mean)
 
@@ -80,3 +87,37 @@ class LogLikelihood:
         over_rows = f" ± {self.standard_error:.4f}" if len(self) > 1 else ""
         of_log_partition = f", ± {self.common_error:.4f} of ln Z" if bool(self.common_error > 0) else ""
         return f"{self.mean:.4f}{over_rows} nats over {rows}{of_log_partition}"
+
+
+def has_drifted(gap: float, log_likelihood: float, error: float) -> bool:
+    """Return whether two estimates of a log-likelihood differ significantly.
+
+    Args:
+        gap: Difference between the estimates in nats.
+        log_likelihood: Approximate log-likelihood in nats.
+        error: Standard error of the difference in nats.
+    """
+    return abs(gap) > max(DRIFT, DRIFT_SHARE * abs(log_likelihood)) + 3 * error
+
+
+def disagreement(
+    estimator: str, value: float, method: str, best: float, error: float, advice: str | None = None
+) -> str | None:
+    """Describe a significant difference between a log-likelihood and a more reliable one, or return None.
+
+    Args:
+        estimator: Name of the estimator, such as TAP.
+        value: Its log-likelihood in nats.
+        method: Method of the more reliable log-likelihood, such as `exact` or `annealed`.
+        best: The more reliable log-likelihood in nats.
+        error: Standard error of the difference.
+        advice: What to do about it (default: to use the more reliable log-likelihood).
+    """
+    gap = value - best
+    if not has_drifted(gap, best, error):
+        return None
+    advice = advice or f"{estimator} is not reliable for this machine; use the {method} log-likelihood"
+    return (
+        f"{estimator}'s log-likelihood is {value:.4g} nats, {abs(gap):.1f} too {'high' if gap > 0 else 'low'} compared "
+        f"with the {method} value of {best:.4g}{f' ± {error:.2g}' if error else ''}: {advice}"
+    )

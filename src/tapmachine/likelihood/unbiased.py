@@ -206,18 +206,3 @@ def _annealed(machine: BoltzmannMachine, effort: Effort, seed: int) -> Tensor:  
         n_runs=N_RUNS_OF_ROW,
         seed=seed,
     ).log_partition
-
-
-DRIFT = 1.0  # nats by which estimates of a log-likelihood may differ without a warning
-DRIFT_SHARE = 0.02  # limit as a fraction of the log-likelihood, used if it is larger; three standard errors are added
-
-
-def has_drifted(gap: float, log_likelihood: float, error: float) -> bool:
-    """Return whether two estimates of a log-likelihood differ significantly.
-
-    Args:
-        gap: Difference between the estimates in nats.
-        log_likelihood: Approximate log-likelihood in nats.
-        error: Standard error of the difference in nats.
-    """
-    return abs(gap) > max(DRIFT, DRIFT_SHARE * abs(log_likelihood)) + 3 * error

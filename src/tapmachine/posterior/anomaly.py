@@ -6,52 +6,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.beliefs import Solution, Tilt
+from tapmachine.beliefs import Tilt
 from tapmachine.data.errors import PosteriorWarning, warn
 from tapmachine.likelihood.pseudo import log_conditionals
-from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE, different_solutions, solve_from_rows, tap_log_likelihood
-from tapmachine.likelihood.unbiased import unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.likelihood.tap import TOLERANCE
+from tapmachine.likelihood.unbiased import LogPartition, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import for_scoring, in_double
+from tapmachine.machine.checks import for_scoring, take_gaps
 from tapmachine.machine.conditioning import clamp
-from tapmachine.machine.whitening import models_correlations
-from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
-from tapmachine.posterior.channels import Missing
 from tapmachine.posterior.channels.evidence import check_alphabet, is_nan
-from tapmachine.posterior.denoising import denoise
 from tapmachine.posterior.observations import as_observations
-from tapmachine.solver import Scheme, random_start, solve
-from tapmachine.solver.starts import StartingPoint
+from tapmachine.solver import Scheme, solve
 
 PARTICLES = 4096  # number of particles solved at a time
-N_RANDOM = 100  # number of random initial states of the unconditioned machine if no row is complete
-N_NEAREST = 5  # number of nearest solutions used as initial states of rows with missing values
 
 
 @torch.no_grad()
 def anomaly_score(
     machine: BoltzmannMachine,
     x: Tensor | np.ndarray[Any, Any],
-    solutions: Solution | None = None,
-    scheme: Scheme | None = None,
+    partition: LogPartition | None = None,
+    seed: int = 0,
 ) -> Tensor:  # (K,), float64
-    """Compute the anomaly score −ln P(x) of each row in nats, using TAP.
+    """Compute the anomaly score −ln P(x) of each row in nats.
 
     Higher scores indicate more anomalous rows. Missing values are marginalized out, which generally lowers the score of
     a row; compare such rows only with rows in which the same values are missing.
 
+    Scores are exact for machines of tables, for other mixtures, and if the machine can be enumerated quickly. ln Z of
+    other machines is estimated by annealed importance sampling, and so are the weights of rows with missing values and
+    of all rows of machines with several hidden layers. The scores equal −`RBM.score_samples`.
+
     Args:
         machine: An unconditioned machine.
         x: Rows, of shape (K, n_visible), with NaN for missing values.
-        solutions: Solutions of the unconditioned machine (default: computed from the complete rows, or from random
-            initial states if no row is complete).
-        scheme: Mean-field scheme (default: `TAP()`). TAP has no solution for machines fitted to real-valued tables. By
-            default, these machines are scored with the exact ln Z if they have few `SpikeSlab` units, and otherwise
-            with an estimate of ln Z from annealed importance sampling.
-
-    Returns:
-        Scores, of shape (K,). The score is NaN for rows without a converged solution, and for rows of real-valued
-        tables that contain missing values; impute these values first.
+        partition: Result of `unbiased_log_partition` for this machine, to score several sets of rows with the same ln Z
+            (default: computed from the complete rows).
+        seed: Random seed for annealing (default: 0).
 
     Example:
         >>> import torch
@@ -62,52 +53,15 @@ def anomaly_score(
         tensor([0.2539, 4.2537, 0.1269], dtype=torch.float64)
     """
     x = as_observations(machine, x, "x")
-    check_alphabet(x, machine.layers[0])
-    double, gaps = in_double(machine), is_nan(x)
-    complete, empty = ~gaps.any(1), gaps.all(1)
-    score = torch.full((len(x),), torch.nan, dtype=torch.float64, device=x.device)
-    whole = machine.layers[0].from_data(x[complete])
-    if scheme is None and models_correlations(double):
-        return _exact_scores(double, whole, score, complete, empty)
-    if solutions is None:
-        solutions = (
-            solve_from_rows(machine, whole, scheme)
-            if len(whole)
-            else solve(double, random_start(double, N_RANDOM), scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
-        )
-    distinct = different_solutions(machine, solutions, scheme).solutions
-    log_partition = (-distinct.free_energy.double()).logsumexp(0)
-    if len(whole):
-        score[complete] = -tap_log_likelihood(machine, whole, solutions, scheme=scheme).log_sum_exp.values
-    some = ~complete & ~empty
-    if bool(some.any()):
-        score[some] = _with_gaps(double, x[some].to(double.dtype), distinct, scheme) + log_partition
-    return score.masked_fill(empty, 0.0)  # a row without observed values has probability 1
-
-
-def _exact_scores(machine: BoltzmannMachine, whole: Tensor, score: Tensor, complete: Tensor, empty: Tensor) -> Tensor:
-    """Compute the scores of complete rows, with the exact ln Z or with an annealed estimate."""
-    if len(whole):
-        partition = unbiased_log_partition(machine, whole)
-        score[complete] = -unbiased_log_likelihood(machine, whole, partition).values
-    n_gappy = int((~complete & ~empty).sum())
-    if n_gappy:
-        warn(f"{n_gappy} rows with missing values were not scored; impute them first", PosteriorWarning)
-    return score.masked_fill(empty, 0.0)
-
-
-def _with_gaps(machine: BoltzmannMachine, x: Tensor, solutions: Solution, scheme: Scheme | None) -> Tensor:  # (K,)
-    """Compute the negative log-weight of the observed values in each row; NaN if not converged.
-
-    The solver is started from the solutions that are nearest to the observed values.
-    """
     units = machine.layers[0]
-    pointwise = pointwise_estimate(units, x, Missing())
-    seen = pointwise.mean.masked_fill(is_nan(x).view(*x.shape, *[1] * (pointwise.mean.dim() - 2)), torch.nan)
-    near = nearest_neighbors(solutions.moments[0].mean.flatten(1), seen.flatten(1), min(N_NEAREST, len(solutions)))
-    starts: list[StartingPoint] = [pointwise, *(list(solutions.select(index).moments) for index in near.unbind(1))]
-    posterior = denoise(machine, x, Missing(), starts=starts, scheme=scheme)
-    return posterior.free_energy.where(posterior.converged, torch.nan)
+    check_alphabet(x, units)
+    gaps = is_nan(x)
+    complete = units.from_data(x[~gaps.any(1)])
+    states, missing = take_gaps(machine, x) if bool(gaps.any()) else (complete, None)
+    if partition is None:
+        partition = unbiased_log_partition(machine, complete if len(complete) else None, seed=seed)
+    score = -unbiased_log_likelihood(machine, states, partition, seed=seed, missing=missing).values
+    return score.masked_fill(gaps.all(1), 0.0)  # a row without observed values has probability 1
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.errors import SettingsError
-from tapmachine.data.rows import Rows, parts, spaced
+from tapmachine.data.rows import Rows, has_gaps, parts, spaced
 from tapmachine.data.sources import INTENSITIES
 from tapmachine.exact import mixture_of
 from tapmachine.machine import dbm
@@ -21,7 +21,7 @@ from tapmachine.tables.schema import Schema
 from tapmachine.tables.start import MOST_ROWS, TableStart, start_for_table
 from tapmachine.tables.units import UnitMaker, given_units, make_visible
 from tapmachine.training import Monitor, Objective, Trainer, Training, TrainingOptions, momentum_sgd
-from tapmachine.training.gaps import fill_columns, has_gaps
+from tapmachine.training.gaps import fill_columns
 from tapmachine.training.pretraining import PretrainingTrainer
 from tapmachine.units import Gaussian, Mixed, Units
 from tapmachine.units.registry import UNIT_TYPES

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from tapmachine.data.errors import DataError, RunWarning, SettingsError, warn
 from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.rows import Rows, held_in_memory, spaced
+from tapmachine.data.rows import Rows, has_gaps, held_in_memory, spaced
 from tapmachine.runs.build import bytes_scaled_beyond, codec_of
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.weights import digest_of_weights, read_weights
 from tapmachine.tables.codec import EncodedData, read_rows
 from tapmachine.tables.schema import Schema
-from tapmachine.training.gaps import fill_columns, has_gaps
+from tapmachine.training.gaps import fill_columns
 
 ENOUGH_COMPLETE = 100  # number of complete rows above which incomplete rows are dropped, not filled in
 

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from tapmachine import __version__
 from tapmachine.accelerator.distributed import wait_for_all, world
 from tapmachine.data.errors import RunError, Stopped, StoppedRun
-from tapmachine.data.rows import Rows
+from tapmachine.data.rows import Rows, has_gaps
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.build import make_machine, make_trainer
 from tapmachine.runs.data import RunData, named, read_data
@@ -25,7 +25,7 @@ from tapmachine.runs.settings import ADJUSTABLE, Settings
 from tapmachine.runs.weights import repeat_rows
 from tapmachine.tables.machine import ScaledMachine
 from tapmachine.training import Monitor, Training
-from tapmachine.training.gaps import check_columns, has_gaps
+from tapmachine.training.gaps import check_columns
 from tapmachine.training.loop import run_epochs
 from tapmachine.training.monitor import Record
 from tapmachine.training.state import TrainingState

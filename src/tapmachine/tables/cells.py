@@ -16,16 +16,17 @@ from tapmachine.data.columns import RawColumn
 from tapmachine.data.text import columns_as_cells
 from tapmachine.exact import Conditioned, mixture_of
 from tapmachine.likelihood.tap import clamped_log_weight
+from tapmachine.likelihood.unbiased import LogPartition, unbiased_log_likelihood
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows
+from tapmachine.machine.checks import check_rows, take_gaps
 from tapmachine.machine.sampler import gibbs
 from tapmachine.posterior import denoise
 from tapmachine.posterior.channels import Missing
 from tapmachine.solver import TAP
 from tapmachine.tables.codec import Codec
 from tapmachine.tables.schema import Column
-from tapmachine.training.gaps import draw_missing, take_gaps
+from tapmachine.training.gaps import draw_missing
 
 Array = np.ndarray[Any, Any]
 
@@ -86,6 +87,13 @@ def log_weights(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, n) -> (N
     """Return ln P + ln Z of complete rows, by TAP for several hidden layers."""
     states = check_rows(machine, x).to(machine.dtype)
     return clamped_log_weight(machine, states, TAP()) if len(machine.layers) > 2 else log_weight(machine, states)
+
+
+def log_likelihoods(machine: BoltzmannMachine, codec: Codec, x: Tensor, partition: LogPartition) -> Array:  # -> (N,)
+    """Compute ln P of the observed cells of each row, with ln Z from `unbiased_log_partition`."""
+    states, missing = take_gaps(machine, x)
+    values: Array = unbiased_log_likelihood(machine, states, partition, missing=missing).values.cpu().numpy()
+    return values if codec.schema is None else values - codec.log_scale(x.double().cpu().numpy())
 
 
 def posterior_means(machine: BoltzmannMachine, x: Tensor) -> Array:  # (N, n_components)

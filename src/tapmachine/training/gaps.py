@@ -15,53 +15,13 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from tapmachine.data.rows import in_parts
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows
+from tapmachine.machine.checks import take_gaps
 from tapmachine.machine.conditioning import clamp
 from tapmachine.machine.sampler import draw_layers, independently, sweep_chain, upward
 
 N_SWEEPS = 3  # number of sweeps of a row's chain whenever the row is in a batch
 ROUNDS = 50  # rounds of stochastic EM, for machines that are initialized by a fit to the data
-
-
-def has_gaps(x: object) -> bool:
-    """Return whether a tensor contains NaN."""
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.layout != torch.strided or x.is_meta:
-        return False
-    return x.dim() > 0 and any(bool(part.isnan().any()) for part in in_parts(x))
-
-
-def take_gaps(machine: BoltzmannMachine, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Split rows into states of the visible layer and a mask of the missing units.
-
-    Missing units are set to an arbitrary state. A missing categorical unit is marked by NaN, either as its state index
-    or in all components of its one-hot vector.
-
-    Returns:
-        The states, shape (N, *state_shape), and the mask, shape (N, n), or None if no values are missing.
-    """
-    units = machine.layers[0]
-    if not has_gaps(x) or tuple(x.shape[1:]) not in ((units.n,), units.state_shape):
-        return check_rows(machine, x), None
-    x = x.to(machine.device, machine.dtype)
-    by_number = len(units.state_shape) == 2 and x.dim() == 2
-    missing = x.isnan()
-    if x.dim() == 3:  # one-hot vectors
-        partly = missing.any(-1) & ~missing.all(-1)
-        if bool(partly.any()):
-            row, unit = partly.nonzero()[0].tolist()
-            raise ValueError(f"x[{row}, {unit}] is partly missing; expected NaN in all components of a missing unit")
-    anything = units.any_state()
-    filled = torch.where(missing, anything.argmax(-1).to(x) if by_number else anything, x)
-    if by_number:
-        fraction = filled != filled.round()
-        if bool(fraction.any()):
-            row, column = fraction.nonzero()[0].tolist()
-            raise ValueError(f"x[{row}, {column}] is {x[row, column]:g}; expected a state index, 0, 1, 2, …")
-        filled = filled.long()
-    states = check_rows(machine, filled)
-    return states, missing.flatten(2).all(-1) if missing.dim() > 2 else missing
 
 
 def check_columns(missing: Tensor, names: Sequence[str] | None = None) -> None:

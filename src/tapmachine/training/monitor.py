@@ -11,17 +11,18 @@ from tapmachine.data.errors import EstimateError, TrainingWarning, warn
 from tapmachine.data.rows import Rows, spaced
 from tapmachine.exact.gaussian import is_gaussian
 from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
+from tapmachine.likelihood.report import likelihood_report
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import tap_log_likelihood
-from tapmachine.likelihood.unbiased import CAREFUL, CHEAP, unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.likelihood.unbiased import CAREFUL, CHEAP, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import take_gaps
 from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.machine.rescaling import rescale
 from tapmachine.machine.whitening import in_coordinates, models_correlations
 from tapmachine.solver import TAP, AdaptiveTAP, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
-from tapmachine.training.gaps import take_gaps
 from tapmachine.units import Gaussian
 
 Record = dict[str, Any]  # measured values by name, and the methods used
@@ -187,21 +188,21 @@ class Monitor:
         held_out_gaps: Tensor | None = None,
     ) -> Record:
         """Measure the log-likelihood without relying on TAP."""
+        sets = {"train": (rows, gaps)} | ({} if held_out is None else {"validation": (held_out, held_out_gaps)})
         try:
             partition = unbiased_log_partition(machine, rows, CHEAP if held_out is None else CAREFUL)
         except EstimateError as error:
             warn(f"the log-likelihood is not available: {error}", TrainingWarning)
             return {"log_likelihood": float("nan")}
-        scored = unbiased_log_likelihood(machine, rows, partition, CHEAP, missing=gaps)
+        scores = likelihood_report(machine, sets, partition, CHEAP).scores
         record = {
-            "log_likelihood": _mean(scored, share),
+            "log_likelihood": _mean(scores["train"], share),
             "log_likelihood_error": partition.error,
             "log_likelihood_method": partition.method,
         }
         if held_out is not None:
-            beside = unbiased_log_likelihood(machine, held_out, partition, CHEAP, missing=held_out_gaps)
-            record["validation_log_likelihood"] = float(beside.mean)
-            record["validation_log_likelihood_error"] = float(beside.standard_error)
+            record["validation_log_likelihood"] = float(scores["validation"].mean)
+            record["validation_log_likelihood_error"] = float(scores["validation"].standard_error)
         return record
 
     @torch.no_grad()

@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 from tapmachine.data.checks import check_count
 from tapmachine.data.rows import Rows, held_in_memory
 from tapmachine.machine import BoltzmannMachine, rbm
-from tapmachine.machine.checks import check_machine
+from tapmachine.machine.checks import check_machine, take_gaps
 from tapmachine.machine.sampler import independently, upward
-from tapmachine.training.gaps import check_columns, draw_missing, fill_from_columns, take_gaps
+from tapmachine.training.gaps import check_columns, draw_missing, fill_from_columns
 from tapmachine.training.loop import Callback, History, run_epochs
 from tapmachine.training.monitor import Monitor, Record
 from tapmachine.training.options import TrainingOptions

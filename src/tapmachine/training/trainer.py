@@ -16,14 +16,13 @@ from tapmachine.accelerator.distributed import any_of_all
 from tapmachine.data.budget import default_epochs
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning, warn
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_machine
+from tapmachine.machine.checks import check_machine, take_gaps
 from tapmachine.training.batches import Batches, Data
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.centering import can_be_centered
 from tapmachine.training.checkpoint import restore, state_of
 from tapmachine.training.epoch import EpochSoFar
 from tapmachine.training.factors import start_from_data
-from tapmachine.training.gaps import take_gaps
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor, Record
 from tapmachine.training.objectives import default_objective

@@ -7,7 +7,7 @@ from torch import Tensor
 from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.data.rows import Rows
 from tapmachine.exact.gaussian import Slabs
-from tapmachine.likelihood.unbiased import has_drifted
+from tapmachine.likelihood.result import disagreement
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.monitor import Monitor, Record
 from tapmachine.units import Mixed
@@ -89,25 +89,20 @@ class Watch:
 
         Also warn once if training maximizes TAP's log-likelihood and the maximized value exceeds the unbiased one.
         """
-        method, bar = record["log_likelihood_method"], f" ± {error:.2g}" if error else ""
-        start = f"epoch {record['epoch'] + self.earlier_epochs}: TAP's log-likelihood is"
+        method, epoch = record["log_likelihood_method"], f"epoch {record['epoch'] + self.earlier_epochs}: "
         maximized = record.get(self.maximized or "", math.nan)
-        if not self.exceeds and maximized > value and has_drifted(maximized - value, value, error):
+        advice = (
+            "TAP is not reliable for this machine, and training with it increases the error. Keep the machine with the "
+            f"highest {method} log-likelihood, or train with PCD(10) (--objective pcd)"
+        )
+        found = disagreement("TAP", maximized, method, value, error, advice) if maximized > value else None
+        if found is not None and not self.exceeds:
             self.exceeds = self.has_drifted = True
-            warn(
-                f"{start} {maximized:.4g} nats, above the {method} value of {value:.4g}{bar}. TAP is no longer "
-                "reliable for this machine, and training with it increases the error. Keep the machine with the "
-                f"highest {method} log-likelihood, or train with PCD(10) (--objective pcd)",
-                TrainingWarning,
-            )
-        tap = record.get("tap_log_likelihood", math.nan)
-        if not self.has_drifted and has_drifted(tap - value, value, error):
+            warn(epoch + found, TrainingWarning)
+        found = disagreement("TAP", record.get("tap_log_likelihood", math.nan), method, value, error)
+        if found is not None and not self.has_drifted:
             self.has_drifted = True
-            warn(
-                f"{start} {tap:.4g} nats, but the {method} one is {value:.4g}{bar}: TAP is no longer reliable for "
-                f"this machine; use the {method} log-likelihood",
-                TrainingWarning,
-            )
+            warn(epoch + found, TrainingWarning)
 
     def _warn_of_a_fall(self, log_likelihood: float) -> None:
         """Warn once if the log-likelihood has fallen far below its best value."""

@@ -1,7 +1,5 @@
 """Diagnosis of a machine from its landscape."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -9,9 +7,9 @@ from tapmachine.analysis.landscape.find import Landscape
 from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.data.errors import EstimateError
 from tapmachine.data.rows import spaced
-from tapmachine.likelihood.compare import MOST_DEEP_ROWS
-from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
-from tapmachine.likelihood.unbiased import has_drifted, unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.likelihood.report import LikelihoodReport, likelihood_report
+from tapmachine.likelihood.result import disagreement
+from tapmachine.likelihood.unbiased import unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.training.monitor import GLASSY
@@ -22,30 +20,6 @@ CLOSE = 0.05  # RMS distance, relative to the support, below which a start is cl
 SCORED_ROWS = 1000  # maximum number of rows used to compute the log-likelihood
 SURE = 3.0  # number of standard errors above which a difference is significant
 LARGEST_ERROR = 0.5  # maximum standard error, in nats, of an estimate of ln Z that is used
-
-
-class _Evidence(NamedTuple):
-    """Unbiased log-likelihood in nats per row, and its comparison with reference values.
-
-    Attributes:
-        method: Method of estimation, "exact" or "annealed".
-        mean: Mean log-likelihood of the training data.
-        gain: Difference between `mean` and the log-likelihood of independent units fitted to the same data.
-        gain_error: Standard error of `gain`.
-        log_partition: Estimate of ln Z.
-        log_partition_error: Standard error of `log_partition`.
-        gap: Mean log-likelihood of training data minus that of held-out data; None without held-out data.
-        gap_error: Standard error of `gap`.
-    """
-
-    method: str
-    mean: float
-    gain: float
-    gain_error: float
-    log_partition: float
-    log_partition_error: float
-    gap: float | None
-    gap_error: float
 
 
 def diagnose(
@@ -82,9 +56,9 @@ def diagnose(
         'The log-likelihood of the training data is -4.16 nats (exact), 1.4'
     """
     sentences, n_solutions = _on_starts(landscape), len(landscape.free_energy)
-    evidence = None if machine is None or x is None else _evidence(machine, x, held_out)
-    if evidence is not None:
-        sentences += _on_likelihood(evidence, landscape)
+    report = None if machine is None or x is None else _report(machine, x, held_out)
+    if report is not None:
+        sentences += _on_likelihood(report, landscape)
     elif machine is not None and x is not None:
         sentences.append("No reliable log-likelihood is available, so it is unknown how much the machine has learned.")
     elif n_solutions and int((landscape.basin >= 0).sum()) >= MANY_STARTS:
@@ -143,75 +117,55 @@ def _on_basins(landscape: Landscape | Snapshot, ended: Tensor) -> list[str]:
     return []
 
 
-def _on_likelihood(evidence: _Evidence, landscape: Landscape | Snapshot) -> list[str]:
+def _on_likelihood(report: LikelihoodReport, landscape: Landscape | Snapshot) -> list[str]:
     """Describe, based on the log-likelihood, the success of training and the accuracy of the free energies."""
-    value = f"The log-likelihood of the training data is {evidence.mean:.2f} nats ({evidence.method})"
-    independent = evidence.mean - evidence.gain
-    if evidence.gain < -SURE * evidence.gain_error:
+    (gain, gain_error), mean, partition = report.gain(), float(report.scores["train"].mean), report.partition
+    value = f"The log-likelihood of the training data is {mean:.2f} nats ({partition.method})"
+    if gain < -SURE * gain_error:
         sentences = [
-            f"{value}, {-evidence.gain:.2f} below that of independent units ({independent:.2f}). The machine is "
-            "untrained, or its training has diverged."
+            f"{value}, {-gain:.2f} below that of independent units ({mean - gain:.2f}). The machine is untrained, or "
+            "its training has diverged."
         ]
-    elif evidence.gain <= SURE * evidence.gain_error:
+    elif gain <= SURE * gain_error:
         sentences = [
-            f"{value}, no better than that of independent units ({independent:.2f}). The machine has learned no more "
+            f"{value}, no better than that of independent units ({mean - gain:.2f}). The machine has learned no more "
             "than the means of its data, because it is early in training or underfits."
         ]
     else:
         one = len(landscape.free_energy) == 1 and len(landscape.basin) >= MANY_STARTS
         hidden = ", though not as separate solutions" if one else ""
         sentences = [
-            f"{value}, {evidence.gain:.2f} above that of independent units ({independent:.2f}). The machine has "
-            f"learned dependencies{hidden}."
+            f"{value}, {gain:.2f} above that of independent units ({mean - gain:.2f}). The machine has learned "
+            f"dependencies{hidden}."
         ]
-    if evidence.gap is not None and evidence.gap > SURE * evidence.gap_error:
-        sentences.append(
-            f"The machine overfits: the log-likelihood of held-out data is {evidence.gap:.2f} nats lower than that of "
-            "training data."
-        )
-    if len(landscape.free_energy):
-        off = float(-landscape.free_energy.double().mean()) - evidence.log_partition
-        if has_drifted(off, evidence.mean, evidence.log_partition_error):
+    if len(report.scores) > 1:
+        gap, gap_error = report.gap()
+        if gap > SURE * gap_error:
             sentences.append(
-                f"ln Z estimated from the free energies is {abs(off):.1f} nats too {'high' if off > 0 else 'low'}. "
-                "The couplings are too strong for the mean field, and its solutions may not be states of the machine."
+                f"The machine overfits: the log-likelihood of held-out data is {gap:.2f} nats lower than that of "
+                "training data."
             )
+    if len(landscape.free_energy):
+        by_tap = mean + partition.value + float(landscape.free_energy.double().mean())
+        advice = "the couplings are too strong for the mean field, and its solutions may not be states of the machine"
+        found = disagreement("TAP", by_tap, partition.method, mean, partition.error, advice)
+        sentences += [] if found is None else [f"{found}."]
     return sentences
 
 
 @torch.no_grad()
-def _evidence(machine: BoltzmannMachine, x: Tensor, held_out: Tensor | None) -> _Evidence | None:
+def _report(machine: BoltzmannMachine, x: Tensor, held_out: Tensor | None) -> LikelihoodReport | None:
     """Compare an unbiased log-likelihood with that of independent units, or return None if it is unreliable."""
     machine = in_double(machine)
-    x = check_rows(machine, x.to(machine.dtype) if x.is_floating_point() else x)
-    most = SCORED_ROWS if len(machine.layers) <= 2 else MOST_DEEP_ROWS
-    sets = [spaced(x, most)]
-    if held_out is not None:
-        other = held_out.to(machine.dtype) if held_out.is_floating_point() else held_out
-        sets.append(spaced(check_rows(machine, other), most))
-    rows = torch.cat(sets)
+    x, *others = (
+        check_rows(machine, z.to(machine.dtype) if z.is_floating_point() else z) for z in (x, held_out) if z is not None
+    )
     try:
         partition = unbiased_log_partition(machine, x)
     except EstimateError:
         return None
     if partition.error > LARGEST_ERROR:
         return None
-    scored = unbiased_log_likelihood(machine, rows, partition)
-    values = scored.values.split([len(part) for part in sets])
-    gains = values[0] - independent_log_likelihood(fit_visible_units(machine, x), sets[0])
-    common = partition.error
-    gain_error = (float(gains.var(correction=0)) / len(gains) + common**2) ** 0.5
-    gap, gap_error = None, 0.0
-    if len(values) > 1:
-        gap = float(values[0].mean() - values[1].mean())
-        gap_error = sum(float(part.var(correction=0)) / len(part) for part in values) ** 0.5
-    return _Evidence(
-        partition.method,
-        float(values[0].mean()),
-        float(gains.mean()),
-        gain_error,
-        float(scored.log_partition),
-        common,
-        gap,
-        gap_error,
-    )
+    sets = zip(("train", "held out"), (x, *others), strict=False)
+    some = {name: (spaced(z, SCORED_ROWS), None) for name, z in sets}
+    return likelihood_report(machine, some, partition, baseline=x)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,9 +24,7 @@ from tapmachine.apps.cli.common import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tapmachine.machine import BoltzmannMachine
     from tapmachine.runs.session import Session
-    from tapmachine.tables.schema import Schema
 
 
 @app.command(epilog="Example:  tapmachine info runs/d")
@@ -90,12 +87,19 @@ def evaluate(
     The TAP estimate is shown for comparison. The column "per unit" is the
     mean divided by the number of visible and hidden units.
     """
+    import torch
+
     from tapmachine.accelerator.devices import pick_device
     from tapmachine.accelerator.distributed import leads, together
-    from tapmachine.likelihood import compare_likelihoods
+    from tapmachine.data.errors import LikelihoodWarning, warn
+    from tapmachine.data.rows import spaced
+    from tapmachine.likelihood import Annealing, compare_likelihoods
+    from tapmachine.likelihood.exact import exact_log_partition
+    from tapmachine.likelihood.report import likelihood_report
+    from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition
+    from tapmachine.machine.checks import in_double, take_gaps
     from tapmachine.runs.data import named
     from tapmachine.runs.session import Session
-    from tapmachine.training.gaps import take_gaps
 
     quiet = quiet or not leads()
     say = speaker(quiet or as_json)
@@ -103,23 +107,43 @@ def evaluate(
         session = Session(run, own)
         machine = session.machine
         sets = {name: x.to(machine.device) for name, x in _data_to_score(session, data, say).items()}
-        complete: dict[str, Tensor] = {}
-        missing: dict[str, Tensor | None] = {}
+        found: dict[str, tuple[Tensor, Tensor | None]] = {}
         for name, x in sets.items():
             with named(name):
-                complete[name], missing[name] = take_gaps(machine, x)
-                if missing[name] is not None and (ais or temperatures is not None):
+                found[name] = take_gaps(machine, x)
+                if found[name][1] is not None and (ais or temperatures is not None):
                     raise ValueError("has missing values; --ais and --temperatures require complete rows")
         if ais or temperatures is not None:
             table = compare_likelihoods(
-                machine, *sets.values(), schedule=temperatures, seed=seed, callback=lambda name: say(f"{name} …")
+                machine,
+                *sets.values(),
+                annealing=Annealing(temperatures, seed=seed),
+                callback=lambda name: say(f"{name} …"),
             )
             if leads():
                 names = ("train", "test") if data is None else (Path(data).name,)
                 shown = [row if data is None else _of_file(row, data) for row in table.as_dicts()]
                 print(json.dumps([_without_nan(row) for row in shown]) if as_json else table.table(names))
             return
-        rows = _scores(machine, complete, missing, exact, seed, say, session.codec.schema)
+        say("estimating log-likelihoods …")
+        gappy = any(missing is not None for _, missing in found.values())
+        partition = LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact") if exact else None
+        by_tap = not gappy and session.codec.schema is None
+        report = likelihood_report(machine, found, partition, by_tap=by_tap, seed=seed)
+        if not report.partition.error < TOLERANCE:
+            warn(
+                f"the standard error of ln Z is {report.partition.error:.2g} nats, above {TOLERANCE}; set a larger "
+                "number of temperatures with --temperatures",
+                LikelihoodWarning,
+            )
+        for problem in report.problems:
+            warn(problem, LikelihoodWarning)
+        for name, score in report.scores.items():
+            log_scale = session.codec.log_scale(spaced(sets[name], len(score)).double().cpu().numpy())
+            report.scores[name] = score.minus(torch.as_tensor(log_scale).to(score.values))
+        if gappy:
+            say("some values are missing; showing log-likelihoods of the observed values, without TAP")
+        rows = report.as_dicts()
     if not leads():
         return
     if as_json:
@@ -143,88 +167,3 @@ def _data_to_score(session: "Session", data: str | None, say: Callable[[str], No
             say(note)
         return {data: found.train}
     return {"train": found.train} | ({} if found.held_out is None else {"held out": found.held_out})
-
-
-def _scores(
-    machine: "BoltzmannMachine",
-    sets: dict[str, "Tensor"],
-    missing: dict[str, "Tensor | None"],
-    exact: bool,
-    seed: int,
-    say: Callable[[str], None],
-    schema: "Schema | None" = None,
-) -> list[dict[str, Any]]:
-    """Compute exact or annealed log-likelihoods and TAP log-likelihoods, with one ln Z per method for all data.
-
-    For a table with a schema, log-likelihoods are in the units of the data. For rows with missing values, they are
-    log-likelihoods of the observed values. In both cases, TAP log-likelihoods are omitted.
-    """
-    import torch
-
-    from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
-    from tapmachine.data.rows import spaced
-    from tapmachine.likelihood import LogLikelihood, tap_log_likelihood
-    from tapmachine.likelihood.compare import MOST_DEEP_ROWS
-    from tapmachine.likelihood.exact import exact_log_partition
-    from tapmachine.likelihood.tap import N_STARTS, solve_from_rows
-    from tapmachine.likelihood.unbiased import (
-        TOLERANCE,
-        LogPartition,
-        has_drifted,
-        unbiased_log_likelihood,
-        unbiased_log_partition,
-    )
-    from tapmachine.machine.checks import in_double
-
-    first = next(iter(sets.values()))
-    say("estimating ln Z …")
-    if exact:
-        partition = LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
-    else:
-        partition = unbiased_log_partition(machine, spaced(first, N_STARTS), seed=seed)
-    if not partition.error < TOLERANCE:
-        warn(
-            f"the standard error of ln Z is {partition.error:.2g} nats, above {TOLERANCE}; set a larger number of "
-            "temperatures with --temperatures",
-            LikelihoodWarning,
-        )
-    rows: list[dict[str, Any]] = []
-
-    def add(estimator: str, name: str, score: LogLikelihood, **others: float) -> None:
-        values = {"mean": score.mean, "standard_error": score.standard_error, "per_unit": score.per_unit}
-        row = {"estimator": estimator, "data": name, "rows": len(score)}
-        rows.append(row | {key: float(z) for key, z in values.items()} | others)
-
-    few = max(map(len, sets.values())) if len(machine.layers) <= 2 else MOST_DEEP_ROWS  # annealed row by row
-    for name, x in sets.items():
-        gaps = missing[name]
-        gaps = None if gaps is None else spaced(gaps, few)
-        score = unbiased_log_likelihood(machine, spaced(x, few), partition, seed=seed, missing=gaps)
-        if schema is not None:
-            encoded = spaced(x, few) if gaps is None else spaced(x, few).masked_fill(gaps, float("nan"))
-            log_scale = torch.from_numpy(schema.log_scale(encoded.double().cpu().numpy()))
-            score = replace(score, values=score.values - log_scale.to(score.values))
-        add(partition.method, name, score, log_partition_error=partition.error)
-    if any(gaps is not None for gaps in missing.values()):
-        say("some values are missing; showing log-likelihoods of the observed values, without TAP")
-        return rows
-    if schema is not None:
-        return rows
-    say("computing TAP solutions …")
-    try:
-        solutions = solve_from_rows(machine, first)
-        by_tap = {name: tap_log_likelihood(machine, x, solutions) for name, x in sets.items()}
-    except EstimateError as error:
-        warn(f"the TAP log-likelihood is not available: {error}", LikelihoodWarning)
-        return rows
-    for name, tap in by_tap.items():
-        add("TAP, average", name, tap, n_solutions=tap.n_unique)
-        add("TAP, log-sum-exp", name, tap.log_sum_exp, n_solutions=tap.n_unique)
-    gap = float(next(iter(by_tap.values())).log_partition) - partition.value
-    if has_drifted(gap, rows[0]["mean"], partition.error):
-        warn(
-            f"the TAP log-likelihood is {abs(gap):.1f} nats too {'low' if gap > 0 else 'high'}, so TAP is not reliable "
-            f"for this machine; use the {partition.method} log-likelihood",
-            LikelihoodWarning,
-        )
-    return rows

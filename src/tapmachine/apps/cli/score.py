@@ -12,7 +12,7 @@ from tapmachine.apps.cli.outputs import SUFFIXES, TABLES, check_targets, save_ar
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tapmachine.beliefs import Solution
+    from tapmachine.likelihood.unbiased import LogPartition
     from tapmachine.runs.session import Session
 
 ROWS_AT_A_TIME = 4096
@@ -33,7 +33,9 @@ def score(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Score rows by their surprise −ln P in nats, computed exactly for tables and by TAP otherwise.
+    """Score rows by their surprise −ln P in nats, as `RBM.score_samples` does.
+
+    The surprise is exact for tables and small machines, and annealed otherwise.
 
     If the columns have names, the most surprising columns of each row are
     listed. The surprise of a column is conditional on the other columns. For
@@ -52,14 +54,12 @@ def score(
         say(note)
     names = (session.codec.names if rows.layout is None else rows.layout.column_names()) or ()
     with warnings_as_lines(quiet), named(data):
-        solutions = None
-        if mixture_of(session.machine) is None:
-            if units is not None and isinstance(rows.rows, np.ndarray) and np.isnan(rows.rows).any():
-                raise ValueError("has missing values; --units requires complete rows, or a machine trained on a table")
-            say("computing TAP solutions …")
-            solutions = _free_solutions(session, say)
+        gappy = units is not None and isinstance(rows.rows, np.ndarray) and bool(np.isnan(rows.rows).any())
+        if gappy and mixture_of(session.machine) is None:
+            raise ValueError("has missing values; --units requires complete rows, or a machine trained on a table")
+        partition = _log_partition(session, say)
         scored = [
-            _scores(session, some, solutions, units is not None, bool(names) and top > 0)
+            _scores(session, some, partition, units is not None, bool(names) and top > 0)
             for part in parts
             for some in part.to(session.machine.device).split(ROWS_AT_A_TIME)
         ]
@@ -80,21 +80,27 @@ def score(
         print(f"{out}: {len(nats)} rows, {average}")
 
 
-def _free_solutions(session: "Session", say: Callable[[str], None]) -> "Solution | None":
-    """Compute the TAP solutions of the machine from the run's data. Returns None if the data are not available."""
-    from tapmachine.likelihood.tap import solve_from_rows
+def _log_partition(session: "Session", say: Callable[[str], None]) -> "LogPartition":
+    """Compute ln Z, exactly or by annealing from the means of the run's data, if these are available."""
+    from tapmachine.data.rows import spaced
+    from tapmachine.exact import closed_log_partition
+    from tapmachine.likelihood.tap import N_STARTS
+    from tapmachine.likelihood.unbiased import unbiased_log_partition
 
+    if closed_log_partition(session.machine) is not None:
+        return unbiased_log_partition(session.machine)
+    say("estimating ln Z …")
     try:
         with warnings_as_lines(quiet=False):
-            rows = session.training_data().train
+            rows = spaced(session.training_data().train, N_STARTS).to(session.machine.device)
     except ValueError as error:
-        say(f"tapmachine: warning: {error}; ln Z is estimated from the scored rows instead")
-        return None
-    return solve_from_rows(session.machine, rows.to(session.machine.device))
+        say(f"tapmachine: warning: {error}; ln Z is estimated without the data of the run")
+        return unbiased_log_partition(session.machine)
+    return unbiased_log_partition(session.machine, rows)
 
 
 def _scores(
-    session: "Session", x: "Tensor", solutions: "Solution | None", all_units: bool, blames: bool
+    session: "Session", x: "Tensor", partition: "LogPartition", all_units: bool, blames: bool
 ) -> tuple[Any, Any, Any]:
     """Compute the surprise −ln P of rows and of single values.
 
@@ -103,15 +109,13 @@ def _scores(
         standardized units. The last two are None if they are not available.
     """
     from tapmachine.exact import mixture_of
-    from tapmachine.posterior import anomaly_score, conditional_surprise
-    from tapmachine.tables.cells import surprise
+    from tapmachine.posterior import conditional_surprise
+    from tapmachine.tables.cells import log_likelihoods, surprise
 
     machine, codec = session.machine, session.codec
-    mixture = mixture_of(machine)
-    if mixture is not None:
-        nats = mixture.condition(x).row_surprise().cpu().numpy() + codec.log_scale(x.double().cpu().numpy())
+    nats = -log_likelihoods(machine, codec, x, partition)
+    if mixture_of(machine) is not None:
         return nats, surprise(machine, codec, x), surprise(machine, codec, x, standardized=True)
-    nats = anomaly_score(machine, x, solutions).cpu().numpy()
     if not (all_units or (blames and not bool(x.isnan().any()))):
         return nats, None, None
     cells = conditional_surprise(machine, x).cpu().numpy()

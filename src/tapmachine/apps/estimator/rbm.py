@@ -17,7 +17,7 @@ from tapmachine.apps.estimator.input import FLOATS, clipped, dense_in_parts, enc
 from tapmachine.apps.estimator.training import Trained, all_or_nothing, train, train_further
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import LikelihoodWarning, TrainingWarning, warn
-from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition, unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows, fingerprint, in_double
 from tapmachine.posterior import Posterior, denoise
@@ -28,7 +28,6 @@ from tapmachine.tables import cells
 from tapmachine.tables.frames import library_of
 from tapmachine.tables.units import UnitMaker
 from tapmachine.training import Objective
-from tapmachine.training.gaps import take_gaps
 
 Array = np.ndarray[Any, Any]
 
@@ -223,9 +222,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
         """
         array = self._encoded(X)
-        partition, (x, missing) = self._partition(), take_gaps(self.machine_, self._rows(array))
-        values = unbiased_log_likelihood(self.machine_, x, partition, missing=missing).values.cpu().numpy()
-        return self._codec.series_like(values - self._codec.log_scale(array), "log_likelihood", X)
+        values = cells.log_likelihoods(self.machine_, self._codec, self._rows(array), self._partition())
+        return self._codec.series_like(values, "log_likelihood", X)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-likelihood of the rows in nats. See `score_samples`."""

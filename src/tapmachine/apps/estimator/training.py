@@ -15,13 +15,13 @@ from torch import Tensor
 from tapmachine.accelerator.devices import pick_device
 from tapmachine.apps.estimator.input import encoded, lazy_rows, weighted
 from tapmachine.data.declarations import kinds
-from tapmachine.data.rows import Rows, spaced
+from tapmachine.data.rows import Rows, has_gaps, spaced
 from tapmachine.runs.build import make_machine, make_trainer
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.codec import Codec
 from tapmachine.tables.machine import ScaledMachine
 from tapmachine.training import Monitor, Objective, Trainer
-from tapmachine.training.gaps import check_columns, fill_columns, has_gaps
+from tapmachine.training.gaps import check_columns, fill_columns
 from tapmachine.training.loop import run_epochs
 from tapmachine.training.monitor import Record
 from tapmachine.training.state import TrainingState

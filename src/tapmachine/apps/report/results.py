@@ -18,17 +18,15 @@ from tapmachine.analysis.receptive import rank_all_fields
 from tapmachine.apps.report.labels import Labels, labels_of
 from tapmachine.apps.report.table_results import TableResults, table_results
 from tapmachine.data.rows import spaced
-from tapmachine.likelihood import LikelihoodComparison, LogLikelihood, compare_likelihoods
-from tapmachine.likelihood.compare import LikelihoodRow
-from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
-from tapmachine.likelihood.unbiased import unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.likelihood import Annealing, LikelihoodComparison, compare_likelihoods
+from tapmachine.likelihood.compare import likelihood_row
+from tapmachine.likelihood.report import likelihood_report
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows, in_double
+from tapmachine.machine.checks import check_rows, in_double, take_gaps
 from tapmachine.machine.sampler import gibbs
 from tapmachine.runs.data import RunData
 from tapmachine.runs.session import Session
 from tapmachine.solver.validity import has_mean_field
-from tapmachine.training.gaps import take_gaps
 
 N_STARTS = 500
 N_EPOCHS = 24  # maximum number of epochs shown
@@ -189,31 +187,24 @@ def _likelihoods(machine: BoltzmannMachine, data: RunData[Tensor]) -> Likelihood
     """Estimate the log-likelihood of the data with several methods."""
     train = data.train.to(machine.device)
     held_out = None if data.held_out is None else spaced(data.held_out, N_SCORED)
-    return compare_likelihoods(machine, spaced(train, N_SCORED), held_out, schedule=TEMPERATURES, data=train)
+    return compare_likelihoods(
+        machine, spaced(train, N_SCORED), held_out, annealing=Annealing(TEMPERATURES, data=train)
+    )
 
 
 @torch.no_grad()
 def table_likelihoods(machine: BoltzmannMachine, data: RunData[Tensor]) -> LikelihoodComparison:
     """Compute the log-likelihood of the observed cells of a table, and that of a model with independent columns."""
-    begin = time.perf_counter()
-    machine = in_double(machine)
-    sets = [spaced(x.to(machine.device), N_SCORED) for x in (data.train, data.held_out) if x is not None]
-    complete = sets[0][~sets[0].isnan().any(1)].double()
-    partition = unbiased_log_partition(machine, complete)
-    gappy = [take_gaps(machine, x.double()) for x in sets]
-    scores = [unbiased_log_likelihood(machine, x, partition, missing=missing) for x, missing in gappy]
-    seconds = time.perf_counter() - begin
-    rows = [_row(partition.method, scores, seconds)]
-    if len(complete):
-        alone = fit_visible_units(machine, complete)
-        values = [independent_log_likelihood(alone, x, missing) for x, missing in gappy]
-        none = values[0].new_tensor(torch.nan)
-        rows.append(_row("independent columns", [LogLikelihood(own, none, none, 1) for own in values], 0.0))
+    begin, machine = time.perf_counter(), in_double(machine)
+    sets = {
+        name: take_gaps(machine, spaced(x.to(machine.device), N_SCORED).double())
+        for name, x in (("train", data.train), ("held out", data.held_out))
+        if x is not None
+    }
+    first, missing = sets["train"]
+    complete = first if missing is None else first[~missing.any(1)]
+    report = likelihood_report(machine, sets, baseline=complete if len(complete) else None)
+    rows = [likelihood_row(report.partition.method, list(report.scores.values()), time.perf_counter() - begin)]
+    if report.independent:
+        rows.append(likelihood_row("independent columns", list(report.independent.values()), 0.0))
     return LikelihoodComparison(tuple(rows), ())
-
-
-def _row(name: str, scores: list[LogLikelihood], seconds: float) -> LikelihoodRow:
-    nan, first = float("nan"), scores[0]
-    numbers = [(float(score.mean), float(score.standard_error)) for score in scores] + [(nan, nan)]
-    partition = float(first.log_partition), float(first.common_error)
-    return LikelihoodRow(name, *numbers[0], *numbers[1], len(first), *partition, seconds)

@@ -29,6 +29,31 @@ LARGEST = 1e7  # nats; a larger ln Z is due to diverging chains
 
 
 @dataclass(frozen=True, eq=False)
+class Annealing:
+    """Options of annealed importance sampling; see `ais_log_partition`.
+
+    Attributes:
+        schedule: Inverse temperatures, or their number (default: as many as needed).
+        n_runs: Number of runs (default: 100).
+        data: Rows that determine the initial means (default: none).
+        seed: Random seed (default: 0).
+
+    Example:
+        >>> from tapmachine.likelihood import Annealing
+        >>> Annealing(1000).n_runs
+        100
+    """
+
+    schedule: Tensor | Sequence[float] | int | None = None
+    n_runs: int = 100
+    data: Tensor | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("n_runs", self.n_runs, 2)
+
+
+@dataclass(frozen=True, eq=False)
 class AnnealedEstimate:
     """Estimate of ln Z of a machine from independent runs.
 
