@@ -54,7 +54,6 @@ SHORT_MODULES = {  # and why they stand alone
     "data.table_files": "",
     "posterior.measurements.exact": "the only answer that needs no engine",
     "solver.registry": "",
-    "solver.validity": "imported by its names in solver",
     "solver.schemes.adaptive_tap.scheme": "the scheme of a folder that has its parts",
     "units.numerics.strata": "numerics know no machines",
 }

@@ -87,7 +87,7 @@ class Mixture:
     Example:
         >>> from tapmachine import Binary, Categorical, Gaussian, Mixed, rbm
         >>> from tapmachine.exact import mixture_of
-        >>> mixture_of(rbm(Mixed([Gaussian(3), Binary(2)]), Mixed([Gaussian(3), Categorical(1, 4)]))).means.shape
+        >>> mixture_of(rbm(Mixed([Gaussian(3), Binary(2)]), Categorical(1, 4))).means.shape
         torch.Size([4, 3])
     """
 
@@ -147,7 +147,7 @@ class Mixture:
 
     def log_joint(self, x: Tensor) -> Tensor:  # (N, n) -> (N, C)
         """Logarithm of w_c P_c(x_observed) of each row and component; NaN marks missing cells."""
-        total = x.new_empty((len(x), len(self.log_weights)))
+        total = self.log_weights.new_empty((len(x), len(self.log_weights)))
         for part in self.parts(x):
             total[part.rows] = part.log_joint
         return total

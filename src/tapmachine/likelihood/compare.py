@@ -68,7 +68,7 @@ class LikelihoodComparison:
         >>> import torch
         >>> from tapmachine import Binary, compare_likelihoods, rbm
         >>> from tapmachine.likelihood import Annealing
-        >>> table = compare_likelihoods(rbm(Binary(4), Binary(2)), torch.eye(4), schedule=10)
+        >>> table = compare_likelihoods(rbm(Binary(4), Binary(2)), torch.eye(4), annealing=Annealing(10))
         >>> round(table["exact"].train, 2)
         -2.77
     """
