@@ -130,6 +130,11 @@ class Settings(Hyperparameters, MachineOptions):
             return epoch in {round(self.all_epochs ** (step / (N_KEPT - 1))) for step in steps}
         return self.keep_every > 0 and epoch % self.keep_every == 0
 
+    def with_absolute_paths(self) -> "Settings":
+        """Return settings with absolute paths of data files, so that training can be resumed from any directory."""
+        paths = {"data": self.data, "validation": self.validation, "weights": self.weights}
+        return replace(self, **{name: _absolute(path) for name, path in paths.items() if isinstance(path, str)})
+
     def as_json(self) -> dict[str, Any]:
         """Convert the settings to JSON values for a run directory."""
         interval = None if self.interval is None else list(self.interval)
@@ -168,6 +173,16 @@ class Settings(Hyperparameters, MachineOptions):
     def _meaning(self) -> dict[str, Any]:
         values, hints = {**self.as_json(), "pretrain": self.pretrain_epochs}, get_type_hints(type(self))
         return {name: _as_floats(value) if holds_floats(hints[name]) else value for name, value in values.items()}
+
+
+def _absolute(source: str) -> str:
+    """Make the path of a data file absolute. Names of data sets stay as they are."""
+    from tapmachine.data.sources import NAMED  # imported here, because it loads NumPy
+
+    path, mark, key = source.partition(".npz:")
+    file = Path(path + ".npz" if mark else path)
+    is_path = file.is_file() or (file.is_dir() and source not in NAMED)
+    return f"{file.resolve()}{mark and ':' + key}" if is_path else source
 
 
 def _as_floats(value: Any) -> Any:

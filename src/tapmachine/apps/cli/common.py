@@ -1,11 +1,13 @@
 """The command-line application, options shared by several commands, and error handling."""
 
 import inspect
+import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -109,6 +111,26 @@ def _show_version(asked: bool) -> None:
     if asked:
         print(f"tapmachine {__version__}")
         raise typer.Exit
+
+
+def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator that registers a command, with an example for its help text.
+
+    Warnings are printed as single lines. With `quiet`, and in all processes but the first, nothing but the result is
+    printed.
+    """
+
+    def registered(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def run(**values: Any) -> None:
+            if os.environ.get("RANK", "0") != "0" and "quiet" in values:
+                values["quiet"] = True
+            with warnings_as_lines(values.get("quiet", False)):
+                function(**values)
+
+        return app.command(epilog=f"Example:  {example}")(run)
+
+    return registered
 
 
 @app.callback()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Device, Quiet, app, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import Device, Quiet, command, speaker, warnings_as_lines
 from tapmachine.runs.settings import Settings
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ FLIPPED = 0.1  # fraction of the pixels that are flipped
 N_DIGITS = 12
 
 
-@app.command(epilog="Example:  tapmachine demo --out demo")
+@command("tapmachine demo --out demo")
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Run directory to create.")] = Path("demo"),
     device: Device = "auto",

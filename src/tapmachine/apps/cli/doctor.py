@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from tapmachine import __version__
-from tapmachine.apps.cli.common import BAD_INPUT, AsJson, app
+from tapmachine.apps.cli.common import BAD_INPUT, AsJson, command
 
 if TYPE_CHECKING:
     from tapmachine.runs.folder import RunFolder
@@ -30,7 +30,7 @@ LITTLE_DISK = 2**30  # bytes of free disk space below which a problem is reporte
 SOME = 10  # maximum number of missing epochs that are listed individually
 
 
-@app.command(epilog="Example:  tapmachine doctor runs/d")
+@command("tapmachine doctor runs/d")
 def doctor(
     run: Annotated[Path | None, typer.Argument(help="Run directory to check.", show_default=False)] = None,
     as_json: AsJson = False,

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Quiet, app
+from tapmachine.apps.cli.common import Quiet, command
 
 
-@app.command(epilog="Example:  tapmachine convert rbm.h5 machine.safetensors")
+@command("tapmachine convert rbm.h5 machine.safetensors")
 def convert(
     source: Annotated[
         Path, typer.Argument(help="Input: a .safetensors or .h5 file, or a run directory.", show_default=False)

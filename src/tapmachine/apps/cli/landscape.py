@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Data, Device, Quiet, Run, app, numbers, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import Data, Device, Quiet, Run, command, numbers, speaker
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,7 @@ LINE = "{:>8}{:>11}{:>9}{:>15}{:>12}{:>12}"
 HEADER = LINE.format("epoch", "solutions", "stable", "not converged", "mean F", "lowest F")
 
 
-@app.command(epilog="Example:  tapmachine landscape runs/d --starts 1000")
+@command("tapmachine landscape runs/d --starts 1000")
 def landscape(
     run: Run,
     starts: Annotated[int, typer.Option(min=1, help="Maximum number of starting points.")] = 1000,
@@ -62,11 +62,10 @@ def landscape(
         raise ValueError(f"--from is {start_from!r}; expected one of {', '.join(STARTS)}")
     chosen = [int(epoch) for epoch in numbers("epochs", epochs, int) or ()] or None
     out = out or (run / "landscape" if run.is_dir() else run.with_name(f"{run.stem}-landscape"))
-    quiet = quiet or not leads()
     say = (lambda line: None) if quiet else (lambda line: print(line, flush=True))
-    with warnings_as_lines(quiet), together(pick_device(device)) as device_of_process:
+    with together(pick_device(device)) as device_of_process:
         session = Session(run, device_of_process)
-        machine, machines = session.machine, session.machines
+        machine = session.machine
         check_mean_field(machine)
         out.mkdir(parents=True, exist_ok=True)  # fails before the computation
         rows = session.data(data)
@@ -74,7 +73,7 @@ def landscape(
             check_rows(machine, rows.train)  # before the computation
         say(HEADER)
         track = track_landscape(
-            machines,
+            session.machines,
             _starts(start_from, machine, rows.train, starts),
             epochs=chosen,
             n_starts=starts,

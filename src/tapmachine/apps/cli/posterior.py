@@ -13,7 +13,7 @@ from tapmachine.apps.cli.common import (
     Quiet,
     Run,
     Seed,
-    app,
+    command,
     make_model,
     model_options,
     open_session,
@@ -112,7 +112,7 @@ def training_rows(session: "Session") -> "Tensor":
         raise ValueError(f"{error}; use --no-examples to run without example rows") from None
 
 
-@app.command(epilog="Example:  tapmachine denoise runs/d noisy.npy --channel bsc --p 0.2 --out clean.npy")
+@command("tapmachine denoise runs/d noisy.npy --channel bsc --p 0.2 --out clean.npy")
 @with_options(model_options(CHANNELS, {}), after="channel")
 def denoise(
     *,
@@ -160,7 +160,7 @@ def denoise(
     results.draw({"given": y, "restored": results.values(posterior).to(y.dtype)}, session.image_shape)
 
 
-@app.command(epilog="Example:  tapmachine impute runs/d gaps.csv --out filled.csv --std uncertainty.csv")
+@command("tapmachine impute runs/d gaps.csv --out filled.csv --std uncertainty.csv")
 def impute(
     run: Run,
     data: Annotated[str, typer.Argument(help="Rows with missing values (NaN or empty cells).", show_default=False)],

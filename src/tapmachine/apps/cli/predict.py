@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Device, Quiet, Run, app, open_session, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import Device, Quiet, Run, command, open_session, speaker
 from tapmachine.apps.cli.outputs import TABLES, check_targets, save_columns
 
 ROWS_AT_A_TIME = 4096
 
 
-@app.command(epilog="Example:  tapmachine predict runs/penguins new.csv --column species --out species.csv")
+@command("tapmachine predict runs/penguins new.csv --column species --out species.csv")
 def predict(
     run: Run,
     data: Annotated[str, typer.Argument(help="Rows with the other columns, possibly with NaN.", show_default=False)],
@@ -41,7 +41,7 @@ def predict(
     schema = session.codec.schema
     optional = () if schema is None or column not in schema.names else (column,)
     rows, _ = session.read(data, optional=optional)
-    with warnings_as_lines(quiet), named(data):
+    with named(data):
         x = torch.from_numpy(np.array(rows.rows, np.float64)).to(session.machine.device)
         codec = session.codec.with_schema(x.shape[1])
         parts = [prediction(session.machine, codec, part, column, interval) for part in x.split(ROWS_AT_A_TIME)]

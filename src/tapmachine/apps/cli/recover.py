@@ -10,12 +10,11 @@ from tapmachine.apps.cli.common import (
     Device,
     Quiet,
     Run,
-    app,
+    command,
     make_model,
     model_options,
     open_session,
     speaker,
-    warnings_as_lines,
     with_options,
 )
 from tapmachine.apps.cli.outputs import default_target, save_array
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from tapmachine.runs.session import Session
 
 
-@app.command(epilog="Example:  tapmachine recover runs/d y.npy --matrix F.npy --out signals.npy")
+@command("tapmachine recover runs/d y.npy --matrix F.npy --out signals.npy")
 @with_options(model_options(MEASUREMENTS, {"bias": str, "edges": str}), after="kind")
 def recover(
     *,
@@ -123,7 +122,7 @@ def recover(
         speaker(quiet)(note)
     train = training_rows(session) if examples else None
     used = engine or fitting_engine(channel, machine)
-    with warnings_as_lines(quiet), named(y):
+    with named(y):
         double = in_double(machine)  # float32 free energies are not precise enough to compare solutions
         posterior = recover_signals(double, np.asarray(measured.rows), channel, data=train, engine=engine)  # type: ignore[arg-type]
     values = results.values(posterior)

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Data, Device, Quiet, app, open_session, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import Data, Device, Quiet, command, open_session, speaker
 
 
-@app.command(epilog="Example:  tapmachine report runs/d;  two side by side:  tapmachine report runs/a runs/b")
+@command("tapmachine report runs/d;  two side by side:  tapmachine report runs/a runs/b")
 def report(
     runs: Annotated[
         list[Path],
@@ -50,7 +50,6 @@ def report(
     sessions = [open_session(run, device) for run in runs]
     words = [*map(str, runs), *(["--labels", labels] if labels else []), *(["--data", data] if data else [])]
     options = Options(starts, data, labels, title, f"tapmachine report {shlex.join(words)}")
-    with warnings_as_lines(quiet):
-        path = write_report(*sessions, options=options, say=speaker(quiet), out=out).path
+    path = write_report(*sessions, options=options, say=speaker(quiet), out=out).path
     if not quiet:
         print(path)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapmachine.apps.cli.common import Device, Quiet, Run, Seed, app, open_session, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import Device, Quiet, Run, Seed, command, open_session, speaker, warnings_as_lines
 from tapmachine.apps.cli.outputs import SUFFIXES, save_array
 from tapmachine.data.declarations import pairs_from_text
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@app.command(epilog="Example:  tapmachine sample runs/d --count 36 --out samples.npy --picture samples.png")
+@command("tapmachine sample runs/d --count 36 --out samples.npy --picture samples.png")
 def sample(
     run: Run,
     out: Annotated[Path, typer.Option("--out", "-o", help="Output file: .npy, .csv, .tsv or .parquet.")] = Path(

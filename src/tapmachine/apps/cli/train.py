@@ -13,11 +13,10 @@ from tapmachine.apps.cli.common import (
     AsJson,
     Device,
     Quiet,
-    app,
+    command,
     fail,
     speaker,
     summary,
-    warnings_as_lines,
     with_default,
     with_options,
 )
@@ -47,7 +46,7 @@ def parameter(declared: "Field[Any]", hint: Any) -> inspect.Parameter:
     return inspect.Parameter(name, keyword, default=None, annotation=Annotated[kind | None, info])
 
 
-@app.command(epilog="Example:  tapmachine train digits --binarize 0.5 --hidden 64 --epochs 100 --out runs/d")
+@command("tapmachine train digits --binarize 0.5 --hidden 64 --epochs 100 --out runs/d")
 @with_options([parameter(each, HINTS[each.name]) for each in ON_SHELL], after="settings")
 def train(
     *,
@@ -74,10 +73,9 @@ def train(
 
     run = RunFolder(out)
     chosen = _settings(run, settings, {name: value for name, value in flags.items() if value is not None})
-    quiet = quiet or not leads()
     silent = quiet or as_json
     try:
-        with warnings_as_lines(quiet), together(pick_device(device)) as local_device:
+        with together(pick_device(device)) as local_device:
             done = run_training(chosen, run, local_device, progress=not silent, say=speaker(silent))
     except KeyboardInterrupt:
         fail("interrupted; the last checkpoint is saved; rerun the command to continue", INTERRUPTED)
@@ -96,21 +94,8 @@ def _settings(run: "RunFolder", path: Path | None, flags: dict[str, Any]) -> Set
         values = vars(before) | values
     elif path is not None:
         values = read_settings(path) | values
-    for name in ("data", "validation", "weights"):
-        if isinstance(values.get(name), str):
-            values[name] = _absolute(values[name])
     if "data" not in values:
         raise ValueError(
             "missing data: give a data set, a file or a directory, as in: tapmachine train digits --out RUN"
         )
-    return Settings(**values)
-
-
-def _absolute(source: str) -> str:
-    """Make the path of a data file absolute, so that training can be resumed from any directory."""
-    from tapmachine.data.sources import NAMED
-
-    path, mark, key = source.partition(".npz:")
-    file = Path(path + ".npz" if mark else path)
-    is_path = file.is_file() or (file.is_dir() and source not in NAMED)
-    return f"{file.resolve()}{mark and ':' + key}" if is_path else source
+    return Settings(**values).with_absolute_paths()
