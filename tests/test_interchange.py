@@ -49,6 +49,57 @@ def test_rbms_itself_reads_and_writes_them(kind, tmp_path):
     torch.testing.assert_close(again.weights[0], machine.weights[0])
 
 
+def test_rbms_continues_the_training(tmp_path):
+    """With the chains, settings and random states of the file, as `rbms train --restore` does."""
+    command = pytest.importorskip("rbms.scripts.train_rbm")
+    RBMDataset = pytest.importorskip("rbms.dataset.dataset_class").RBMDataset
+    machine = machine_of(["Binary", "Binary"], [5, 3], seed=2).float()
+    path = tmp_path / "rbm.h5"
+    write_rbms(machine, path, chains=torch.eye(5))
+    found = pytest.importorskip("rbms.io").load_model(str(path), 1, torch.device("cpu"), torch.float32, restore=True)
+    torch.testing.assert_close(found[0].weight_matrix, machine.weights[0].detach())
+    assert torch.equal(found[1]["visible"], torch.eye(5))
+    rows, names = np.eye(5, dtype=np.float32).repeat(4, 0), np.arange(20)
+    data = RBMDataset(rows, np.zeros(20), np.ones((20, 1), np.float32), names, "rows", True, "cpu")
+    words = ["--dataset", "rows", "--restore", "--filename", str(path), "--num_updates", "3", "--device", "cpu"]
+    settings = command.match_args_dtype(vars(command.create_parser().parse_args([*words, "--batch_size", "10"])))
+    command.train(
+        data, data, "BBRBM", args=settings, dtype=torch.float32, checkpoints=np.array([3]), map_model=command.map_model
+    )
+    assert read_rbms(path, update=3).sizes == (5, 3)
+
+
+def test_the_file_has_all_that_rbms_reads(tmp_path):
+    """The names and shapes that `rbms.io.load_model` of rbms 0.5.0 asks for, with rbms installed or not."""
+    machine = machine_of(["Categorical", "Binary"], [5, 3], seed=2).float()
+    write_rbms(machine, tmp_path / "rbm.h5")
+    write_rbms(machine, tmp_path / "rbm.h5", update=2)
+    with h5py.File(tmp_path / "rbm.h5") as file:
+        assert file["model_type"].asstr()[()] == "PBRBM"
+        chains = file["parallel_chains"][()]
+        assert (chains.shape, chains.dtype) == ((100, 5), np.float32)
+        assert set(np.unique(chains)) == {0.0, 1.0, 2.0}
+        settings = {name: value[()] for name, value in file["hyperparameters"].items()}
+        assert settings.keys() >= {"batch_size", "gibbs_steps", "learning_rate", "L1", "L2", "seed", "train_size"}
+        for update in ("update_1", "update_2"):
+            assert file[f"{update}/params/weight_matrix"].shape == (5, 3, 3)
+            assert file[f"{update}/torch_rng_state"].dtype == np.uint8
+            assert file[f"{update}/numpy_rng_arg0"].asstr()[()] == "MT19937"
+            assert "checkpoint" in file[f"{update}/flags"]
+
+
+@pytest.mark.parametrize("model", ["IIRBM", "BGRBM", "PBRBM"])
+def test_other_units_are_refused(model, tmp_path):
+    """Files of ±1 or Gaussian units have parameters of the same names and shapes."""
+    path = tmp_path / "rbm.h5"
+    write_rbms(machine_of(["Binary", "Binary"], [5, 3], seed=2).float(), path)
+    with h5py.File(path, "a") as file:
+        del file["model_type"]
+        file["model_type"] = model
+    with pytest.raises(FileError, match=rf"rbm.h5: the model is '{model}'; expected BBRBM \(binary units\) or PBRBM"):
+        read_rbms(path)
+
+
 def test_bernoulli_rbm():
     x = (load_digits().data[:200] > 8).astype(float)
     model = BernoulliRBM(n_components=7, n_iter=2, random_state=0).fit(x)

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import FileError
 from tapmachine.machine.boltzmann import BoltzmannMachine, rbm
+from tapmachine.machine.sampler import gibbs
 from tapmachine.units import Binary, Categorical
 
 if TYPE_CHECKING:
     from sklearn.neural_network import BernoulliRBM
 
 PARAMETERS = ("weight_matrix", "vbias", "hbias")
+MODELS = {1: "BBRBM", 2: "PBRBM"}  # names in rbms of machines with binary or categorical visible units, by dimensions
+N_CHAINS, CHAIN_SWEEPS = 100, 100  # chains that are drawn for a file, and sweeps of each
+TRAINING = {"batch_size": 2000, "gibbs_steps": 100, "learning_rate": 0.01, "L1": 0.0, "L2": 0.0, "seed": 0}
 
 
 def read_rbms(path: str | Path, update: int | None = None) -> BoltzmannMachine:
@@ -23,7 +29,7 @@ def read_rbms(path: str | Path, update: int | None = None) -> BoltzmannMachine:
 
     Args:
         path: Path of an HDF5 file. The hidden units must be binary, and the visible units must be binary or
-            categorical.
+            categorical, with values 0 and 1.
         update: Number of the update to read (default: the last update in the file).
 
     Raises:
@@ -56,18 +62,26 @@ def read_rbms(path: str | Path, update: int | None = None) -> BoltzmannMachine:
             if missing:
                 raise FileError(f"{path}: update {update} has no {', '.join(missing)}")
             weights, visible, hidden = (np.asarray(group[name][()], np.float32) for name in PARAMETERS)
+            model = file["model_type"].asstr()[()] if "model_type" in file else None
     except OSError as error:
         raise FileError(f"{path}: cannot be read as an HDF5 file: {error}") from None
+    if model is not None and model != MODELS.get(visible.ndim):  # older files do not name the model
+        raise FileError(f"{path}: the model is {model!r}; expected BBRBM (binary units) or PBRBM (categorical units)")
     return _binary_hidden(str(path), weights, visible, hidden)
 
 
-def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1) -> None:
+def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1, chains: Tensor | None = None) -> None:
     """Write a machine to an HDF5 file that `rbms` and clusterbm can read.
+
+    `rbms train --restore` continues the training from the machine and the chains in the file. Its settings are stored
+    in the file, with the defaults of `rbms`, and can be changed by its options.
 
     Args:
         machine: A machine with one hidden layer of binary units, and binary or categorical visible units.
         path: Path to the HDF5 file. If the file exists, the machine is added as another update.
         update: Number of the update (default: 1).
+        chains: States of the visible units in the Markov chains that `rbms` continues, of shape (n_chains, n_visible)
+            (default: 100 chains with random initial states, after 100 Gibbs sweeps).
 
     Example:
         >>> import tempfile
@@ -97,11 +111,40 @@ def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1) -> 
             values = (weights.reshape(*visible.shape, -1), visible, hidden)
             for name, value in zip(PARAMETERS, values, strict=True):
                 group[name] = value.astype(np.float32)
-            file[f"update_{update}"]["time"] = 0.0
+            _add_training(file, group.parent, _states(machine, chains), layers[1].n)
             if "model_type" not in file:
-                file["model_type"] = "BBRBM" if visible.ndim == 1 else "PBRBM"
+                file["model_type"] = MODELS[visible.ndim]
     except OSError as error:
         raise FileError(f"{path}: cannot be written: {error}") from None
+
+
+def _states(machine: BoltzmannMachine, chains: Tensor | None) -> Any:  # (n_chains, n_visible)
+    """Return visible states for the chains, in the format of the data."""
+    visible = machine.layers[0]
+    if chains is None:
+        generator = torch.Generator(machine.device).manual_seed(0)
+        nothing = torch.zeros((N_CHAINS, *visible.state_shape), dtype=machine.dtype, device=machine.device)
+        states = gibbs(machine, visible.sample(Tilt(nothing, 0.0), generator), CHAIN_SWEEPS, generator)[0]
+    else:
+        states = visible.check_states(chains.to(machine.device))
+    return visible.to_data(states).cpu().numpy().astype(np.float32)
+
+
+def _add_training(file: Any, update: Any, chains: Any, n_hidden: int) -> None:
+    """Add what `rbms` needs to continue: chains, settings, random states and the time of the update."""
+    if "parallel_chains" in file:
+        del file["parallel_chains"]  # those of the last update, as in rbms
+    file["parallel_chains"] = chains
+    settings = {"num_visibles": chains.shape[1], "num_hiddens": n_hidden, "num_chains": len(chains)}
+    group = file.require_group("hyperparameters")
+    for name, value in (settings | TRAINING | {"train_size": 1.0, "filename": file.filename}).items():
+        if name not in group:
+            group[name] = value
+    update["time"] = 0.0
+    update.create_group("flags")["checkpoint"] = True
+    update["torch_rng_state"] = torch.Generator().manual_seed(0).get_state().numpy()
+    for index, value in enumerate(np.random.RandomState(0).get_state()):
+        update[f"numpy_rng_arg{index}"] = value
 
 
 def from_bernoulli_rbm(model: "BernoulliRBM") -> BoltzmannMachine:
