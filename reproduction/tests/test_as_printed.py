@@ -27,11 +27,10 @@ from tapmachine import (
     solve,
 )
 from tapmachine.machine import boltzmann
-from tapmachine.runs.registry import hidden_words
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import free_energy_from
 from tapmachine.training.objectives import from_batch
-from tapmachine.units.registry import word_for
+from tapmachine.units.registry import hidden_words, word_for
 
 N_ROWS, N_VISIBLE, N_HIDDEN, STEPS = 30, 6, 3, 4
 EPSILON, ETA = 0.01, 0.5
@@ -278,7 +277,13 @@ def test_the_gradient_of_relaxed_belief_propagation(visible):
 # ----- hidden units of the paper's discussion
 
 
-@pytest.mark.parametrize("word", [word for word in hidden_words() if word != "auto"])
+TAKE_LONG = ("spike-slab", "truncated-gaussian", "gauss-bernoulli")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [pytest.param(word, marks=[pytest.mark.slow] * (word in TAKE_LONG)) for word in hidden_words() if word != "auto"],
+)
 def test_hidden_units_of_every_type_learn(word):
     """From the estimator, whose features are their means: better than independent units."""
     is_slow, is_bounded = word in ("truncated-gaussian", "gauss-bernoulli"), word not in ("gaussian", "spike-slab")

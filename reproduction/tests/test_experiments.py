@@ -41,6 +41,7 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_every_figure_in_its_quick_form(tmp_path, monkeypatch):
     """With machines that are small enough for exact log-likelihoods where those of larger ones are annealed."""
     monkeypatch.setattr(models, "QUICK_HIDDEN", {25: 8, 50: 10, 100: 16, 500: 12, 256: 8})
@@ -138,7 +139,7 @@ def test_as_printed(tmp_path, monkeypatch):
 
 def test_machines_can_be_trained_one_by_one(tmp_path, monkeypatch):
     """By several processes beside each other, before the figures are drawn."""
-    monkeypatch.setattr(models, "QUICK_EPOCHS", 6)
+    monkeypatch.setattr(models, "QUICK_EPOCHS", 4)
     for name in ("deep-2", "binary-mnist-25"):
         assert reproduce("machines", "--quick", "--models", name, "--out", tmp_path / "out").exit_code == 0
     assert {path.name for path in (tmp_path / "out" / "models").iterdir()} == {"deep-2", "binary-mnist-25"}
