@@ -571,7 +571,7 @@ def test_one_solution_is_no_verdict():
 def test_a_machine_whose_mean_field_has_broken_down_and_one_that_overfits():
     strong, x = machine_of_pairs(8.0), pairs_of_units(400)
     words = diagnose(find_solutions(strong, x[:100]), strong, x)
-    assert any("The couplings are too strong for the mean field" in sentence for sentence in words)
+    assert any("the couplings are too strong for the mean field" in sentence for sentence in words)
     weak = machine_of_pairs(1.0)
     landscape = find_solutions(weak, x[:40])
     assert not any("too strong" in sentence for sentence in diagnose(landscape, weak, x))

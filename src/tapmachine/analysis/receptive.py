@@ -80,7 +80,7 @@ def rank_all_fields(machine: BoltzmannMachine, x: Tensor) -> tuple[ReceptiveFiel
     if machine.is_pairwise:
         return ()
     means = hidden_means(machine, spaced(x, MOST_ROWS))
-    return tuple(_ranked(machine, layer, own) for layer, own in enumerate(means, 1))
+    return tuple(_ranked(machine, layer, of_layer) for layer, of_layer in enumerate(means, 1))
 
 
 def _ranked(machine: BoltzmannMachine, layer: int, means: Tensor | None) -> ReceptiveFields:

@@ -148,8 +148,8 @@ def _on_likelihood(report: LikelihoodReport, landscape: Landscape | Snapshot) ->
     if len(landscape.free_energy):
         by_tap = mean + partition.value + float(landscape.free_energy.double().mean())
         advice = "the couplings are too strong for the mean field, and its solutions may not be states of the machine"
-        found = disagreement("TAP", by_tap, partition.method, mean, partition.error, advice)
-        sentences += [] if found is None else [f"{found}."]
+        drift = disagreement("TAP", by_tap, partition.method, mean, partition.error, advice)
+        sentences += [] if drift is None else [f"{drift}."]
     return sentences
 
 
@@ -167,5 +167,5 @@ def _report(machine: BoltzmannMachine, x: Tensor, held_out: Tensor | None) -> Li
     if partition.error > LARGEST_ERROR:
         return None
     sets = zip(("train", "held out"), (x, *others), strict=False)
-    some = {name: (spaced(z, SCORED_ROWS), None) for name, z in sets}
-    return likelihood_report(machine, some, partition, baseline=x)
+    scored = {name: (spaced(z, SCORED_ROWS), None) for name, z in sets}
+    return likelihood_report(machine, scored, partition, baseline=x)

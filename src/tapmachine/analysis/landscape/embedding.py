@@ -74,25 +74,18 @@ def embed_landscape(
         torch.Size([1, 2])
     """
     n_neighbors = check_count("n_neighbors", n_neighbors)
-    if isinstance(landscape, Landscape):
-        landscape = snapshot_of(landscape)
-    snapshots = (
-        landscape.snapshots
-        if isinstance(landscape, LandscapeTrack)
-        else [landscape]
-        if isinstance(landscape, Snapshot)
-        else list(landscape)
-    )
+    if isinstance(landscape, Landscape | Snapshot):
+        snapshots = [landscape if isinstance(landscape, Snapshot) else snapshot_of(landscape)]
+    else:
+        snapshots = landscape.snapshots if isinstance(landscape, LandscapeTrack) else list(landscape)
     if not snapshots:
         raise ValueError("landscape is empty; expected at least one snapshot")
     if data is not None:
         basis = torch.as_tensor(data).flatten(1).cpu().double().numpy()
         points = [snapshot.means[0].flatten(1).double().numpy() for snapshot in snapshots]
         if basis.shape[1] != points[0].shape[1]:
-            states = (
-                "; expected categories in the form of LandscapeTrack.starts" if snapshots[0].means[0].dim() > 2 else ""
-            )
-            raise ValueError(f"data have {basis.shape[1]} columns, but solutions have {points[0].shape[1]}{states}")
+            advice = "; expected the form of LandscapeTrack.starts"
+            raise ValueError(f"data have {basis.shape[1]} columns, but solutions have {points[0].shape[1]}{advice}")
     else:
         points = [np.hstack([mean.flatten(1).double().numpy() for mean in snapshot.means]) for snapshot in snapshots]
         chosen = [z for z, snapshot in zip(points, snapshots, strict=True) if epoch in (None, snapshot.epoch)]
@@ -101,9 +94,9 @@ def embed_landscape(
         basis = chosen[-1]
     if len(basis) < FEWEST_POINTS:
         raise ValueError(f"an embedding requires at least {FEWEST_POINTS} points, got {len(basis)}; use data=")
-    some = np.linspace(0, len(basis) - 1, min(len(basis), MOST_POINTS)).round().astype(int)
-    *placed, fitted = _isomap(basis[some], [*points, basis], n_neighbors)
-    return Embedding([torch.from_numpy(z) for z in placed], None if data is None else torch.from_numpy(fitted))
+    spaced = np.linspace(0, len(basis) - 1, min(len(basis), MOST_POINTS)).round().astype(int)
+    *solutions, embedded = map(torch.from_numpy, _isomap(basis[spaced], [*points, basis], n_neighbors))
+    return Embedding(solutions, None if data is None else embedded)
 
 
 def embed_over_starts(track: LandscapeTrack) -> Embedding | None:

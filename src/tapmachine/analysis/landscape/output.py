@@ -60,7 +60,9 @@ def landscape_figures(
 ) -> "dict[str, Figure]":
     """Draw the free energies, maps, tree and receptive fields of a track, in the arguments of `landscape_files`."""
     figures = {"free_energies": new_figure(6, 4.5)}
-    free_energies(figures["free_energies"].subplots(), track.epochs, [own.free_energy for own in track.snapshots])
+    free_energies(
+        figures["free_energies"].subplots(), track.epochs, [snapshot.free_energy for snapshot in track.snapshots]
+    )
     if embedding is not None:
         figures |= {"map": _map(track, embedding, shape), "maps": _maps(track, embedding)}
     if len(track.epochs) > 1 and len(track.tree.counts):

@@ -97,15 +97,14 @@ class LandscapeTrack:
         with the same successor have merged. A solution that is not a successor is new, and all solutions of the first
         epoch are new.
         """
-        found = [(self.snapshots[0].n_solutions, 0)]
+        changes = [(self.snapshots[0].n_solutions, 0)]
         for before, after in pairwise(self.snapshots):
             both = (before.basin >= 0) & (after.basin >= 0)
             table = torch.zeros(before.n_solutions, after.n_solutions, dtype=torch.long)
             table.index_put_((before.basin[both], after.basin[both]), torch.tensor(1), accumulate=True)
-            goes_on = table.sum(1) > 0
-            n_successors = len(table[goes_on].argmax(1).unique()) if table.numel() else 0
-            found.append((after.n_solutions - n_successors, before.n_solutions - n_successors))
-        return found
+            n_successors = len(table[table.sum(1) > 0].argmax(1).unique()) if table.numel() else 0
+            changes.append((after.n_solutions - n_successors, before.n_solutions - n_successors))
+        return changes
 
     def at(self, epoch: int) -> Snapshot:
         """Return the snapshot of a given epoch.
@@ -208,12 +207,12 @@ def _chosen(kept: list[int], epochs: Sequence[int] | None) -> list[int]:
     return sorted(set(epochs))
 
 
-def snapshot_of(found: Landscape, epoch: int = 0) -> Snapshot:
+def snapshot_of(landscape: Landscape, epoch: int = 0) -> Snapshot:
     """Convert a landscape to a snapshot; if stability was not tested, all solutions are marked as stable."""
-    means = tuple(own.mean.float().cpu() for own in found.solutions.moments)
-    stable = torch.ones_like(found.counts, dtype=torch.bool) if found.stable is None else found.stable
-    rest = (found.counts, stable, found.basin, found.distance.float())
-    return Snapshot(epoch, means, found.free_energy.double().cpu(), *(z.cpu() for z in rest))
+    means = tuple(moments.mean.float().cpu() for moments in landscape.solutions.moments)
+    stable = torch.ones_like(landscape.counts, dtype=torch.bool) if landscape.stable is None else landscape.stable
+    rest = (landscape.counts, stable, landscape.basin, landscape.distance.float())
+    return Snapshot(epoch, means, landscape.free_energy.double().cpu(), *(z.cpu() for z in rest))
 
 
 def _tree(

@@ -84,8 +84,7 @@ class SolutionTree:
 
     def clusters(self, epoch: int) -> Tensor:  # (K,)
         """Return the cluster of each start: the ancestor of its solution at a given epoch, or −1 if not converged."""
-        ancestors = self.ancestors(epoch)
-        return torch.where(self.basin < 0, -1, ancestors[self.basin.clamp(min=0)]) if len(ancestors) else self.basin
+        return torch.cat((self.ancestors(epoch), torch.tensor([-1])))[self.basin]
 
     def cut(self, n_clusters: int, least: float = 0.01) -> Tensor:  # (K,)
         """Cluster the starts at the first epoch with at least `n_clusters` large clusters.
@@ -113,19 +112,17 @@ class SolutionTree:
 
     def pruned(self, n_leaves: int) -> "SolutionTree":
         """Return a tree with the `n_leaves` leaves that have the most starts, renumbered in their original order."""
-        kept = self.largest_leaves(n_leaves)
-        new_index = torch.full_like(self.counts, -1)
-        new_index[kept] = torch.arange(len(kept))
-        basin = torch.where(self.basin < 0, -1, new_index[self.basin.clamp(min=0)]) if len(new_index) else self.basin
-        parents, means = [], list(reversed(self.means))
-        means[:1] = [own[kept] for own in means[:1]]
-        for place, parent in enumerate(reversed(self.parents), 1):
-            above, below = torch.unique(parent[kept], return_inverse=True)
-            parents.append(below)
-            kept = above
-            means[place : place + 1] = [own[kept] for own in means[place : place + 1]]
-        counts = self.counts[new_index >= 0]
-        return SolutionTree(self.epochs, parents[::-1], counts, basin, self.n_not_converged, means[::-1])
+        kept = [self.largest_leaves(n_leaves)]
+        parents: list[Tensor] = []
+        for parent in reversed(self.parents):
+            above, index = torch.unique(parent[kept[-1]], return_inverse=True)
+            parents.append(index)
+            kept.append(above)
+        leaf = torch.full((len(self.counts) + 1,), -1)  # new index of each leaf; the last entry is for index −1
+        leaf[kept[0]] = torch.arange(len(kept[0]))
+        means = [mean[index] for mean, index in zip(self.means, reversed(kept), strict=False)]
+        counts = self.counts[kept[0]]
+        return SolutionTree(self.epochs, parents[::-1], counts, leaf[self.basin], self.n_not_converged, means)
 
     def branches(self) -> list[Branch]:
         """Return the branches of the tree, each of which is followed by its descendants."""

@@ -148,7 +148,7 @@ def association(first: Array, second: Array, first_is_number: bool, second_is_nu
         return float(np.corrcoef(first, second)[0, 1])
     if first_is_number or second_is_number:
         number, code = (first, second) if first_is_number else (second, first)
-        groups = [number[code == own] for own in np.unique(code)]
-        between = sum(len(own) * (own.mean() - number.mean()) ** 2 for own in groups)
+        groups = [number[code == value] for value in np.unique(code)]
+        between = sum(len(group) * (group.mean() - number.mean()) ** 2 for group in groups)
         return float(np.sqrt(between / ((number - number.mean()) ** 2).sum()))
     return float(contingency.association(contingency.crosstab(first, second).count, method="cramer"))

@@ -85,7 +85,8 @@ def field_columns(ranking: ReceptiveFields) -> int:
 
 def free_energies_by_epoch(track: LandscapeTrack) -> Figure:
     """Draw the free energies and the number of the solutions by epoch."""
-    drawn = svg("solutions by epoch", free_energies, track.epochs, [own.free_energy for own in track.snapshots])
+    energies = [snapshot.free_energy for snapshot in track.snapshots]
+    drawn = svg("solutions by epoch", free_energies, track.epochs, energies)
     caption = f"Free energies F and number of distinct solutions from {len(track.starts)} starts by epoch."
     return Figure(drawn, caption, "free_energies")
 

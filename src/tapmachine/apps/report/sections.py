@@ -180,9 +180,9 @@ def fields_for_script(run: RunResults) -> list[dict[str, Any]]:
     x = run.machine.layers[0].to_data(starts)
     means = hidden_means(run.machine, x.to(run.machine.device, run.machine.dtype))
     layers = []
-    for ranking, own in zip(run.images.rankings, means, strict=True):
+    for ranking, of_layer in zip(run.images.rankings, means, strict=True):
         order = figures.shown_fields(ranking)
-        values = own.flatten(1).cpu()[:, order]
+        values = of_layer.flatten(1).cpu()[:, order]
         layers.append(
             {
                 "layer": ranking.layer,

@@ -147,7 +147,7 @@ def hidden_responses(machine: BoltzmannMachine, x: Tensor, columns: list[Column]
     spread = means.std(0) * np.repeat(is_latent, hidden.sizes)
     order = [unit for unit in np.argsort(-spread, kind="stable")[:MOST_UNITS] if spread[unit] > 1e-6]
     values = [(column.values(complete), column.kind != "categorical") for column in columns]
-    table = [[association(means[:, unit], own, True, is_number) for own, is_number in values] for unit in order]
+    table = [[association(means[:, unit], column, True, is_number) for column, is_number in values] for unit in order]
     return [f"unit {unit}" for unit in order], np.array(table).reshape(len(order), len(columns))
 
 

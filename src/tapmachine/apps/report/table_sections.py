@@ -120,12 +120,12 @@ def _classes(results: TableResults) -> str:
     names = ("class", "share", *(column.name for column in results.columns))
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     rows = ""
-    for index, own in enumerate(results.classes, 1):
+    for index, summary in enumerate(results.classes, 1):
         cells = "".join(
             f'<td style="background:{_shade(deviation)}">{escape(value)}</td>'
-            for value, deviation in zip(own.values, own.deviations, strict=True)
+            for value, deviation in zip(summary.values, summary.deviations, strict=True)
         )
-        rows += f'<tr><th scope="row">{index}</th><td>{own.probability:.0%}</td>{cells}</tr>'
+        rows += f'<tr><th scope="row">{index}</th><td>{summary.probability:.0%}</td>{cells}</tr>'
     body = f'<table class="classes"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
     return (
         "<h2>Classes</h2><p>Typical values of each class: means of numbers and most probable categories. "
