@@ -92,8 +92,10 @@ class Step:
         self.loss = compiled(objective.loss) if compile and not self.compile_sweeps else objective.loss
         self._before = compiled(self._before_the_update) if compile else self._before_the_update
         self._after = compiled(self._after_the_update) if compile else self._after_the_update
-        for units in machine.layers:
-            units.is_bounded()  # cached now, because a compiled or captured step cannot read values
+        for units in machine.layers:  # cached now, because a compiled or captured step cannot read values
+            units.is_bounded()
+            for name in ("has_counts", "is_categorical"):
+                getattr(units, name)
         self.of_machine = list(
             machine.parameters()
         )  # includes parameters outside of the optimizer, because they also get gradients
