@@ -9,8 +9,8 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import TAP
-from tapmachine.solver.process import Outcome, Process, State, from_below
 from tapmachine.solver.schemes.base import Scheme
+from tapmachine.solver.schemes.process import Outcome, Process, State, from_below
 from tapmachine.units import Units
 
 LEAST_VARIANCE = 1e-6  # for smaller variances c, rounding errors of 1/c would dominate A₁ = 1/C_ii − A₂

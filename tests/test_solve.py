@@ -32,8 +32,8 @@ from tapmachine.accelerator.replay import Replay
 from tapmachine.beliefs import Solution, Status
 from tapmachine.solver import random_start
 from tapmachine.solver.driver import Progress
-from tapmachine.solver.process import over_tensors
 from tapmachine.solver.schemes import couplings
+from tapmachine.solver.schemes.process import over_tensors
 from tapmachine.solver.starts import starting_moments
 
 PAIRS = [

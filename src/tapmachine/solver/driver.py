@@ -12,9 +12,9 @@ from tapmachine.accelerator.replay import Replay
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.data.checks import check_count
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver.process import Process, choose, join, select
 from tapmachine.solver.schemes.base import Scheme
 from tapmachine.solver.schemes.mean_field import TAP
+from tapmachine.solver.schemes.process import Process, choose, join, select
 from tapmachine.solver.starts import StartingPoint, fitting, prior_moments, starting_moments
 from tapmachine.units import Units
 

@@ -16,7 +16,7 @@ from tapmachine.machine.conditioning import hidden_machine, replace_rows
 from tapmachine.solver import TAP, Scheme
 from tapmachine.solver.driver import fitting_batch
 from tapmachine.solver.merging import as_points
-from tapmachine.solver.process import Process, State
+from tapmachine.solver.schemes.process import Process, State
 from tapmachine.solver.starts import prior_moments
 
 ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep, starting from the root of the previous sweep

@@ -27,7 +27,7 @@ from tapmachine.posterior.measurements.vamp import VAMP, ExpectationPropagation
 from tapmachine.posterior.mixture import Part, Posterior, mixture
 from tapmachine.posterior.observations import check_free
 from tapmachine.solver import Scheme
-from tapmachine.solver.process import from_below
+from tapmachine.solver.schemes.process import from_below
 from tapmachine.solver.starts import StartingPoint, prior_moments
 from tapmachine.solver.validity import default_scheme
 

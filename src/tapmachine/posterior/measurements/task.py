@@ -17,7 +17,7 @@ from tapmachine.posterior.measurements.gamp import GAMP
 from tapmachine.posterior.measurements.operators import Operator
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior, expanded
 from tapmachine.posterior.measurements.vamp import ExpectationPropagation
-from tapmachine.solver.process import choose, join, select
+from tapmachine.solver.schemes.process import choose, join, select
 
 EVERY = 10  # number of iterations between convergence checks
 CHUNK_VALUES = 2**26  # maximum number of values in memory

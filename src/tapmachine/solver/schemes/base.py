@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver.process import Process, State
+from tapmachine.solver.schemes.process import Process, State
 
 
 class Scheme(ABC):

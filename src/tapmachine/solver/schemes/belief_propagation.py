@@ -8,9 +8,9 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver.process import Process, State
 from tapmachine.solver.schemes.base import Scheme, refuse_mixed_states
 from tapmachine.solver.schemes.message_passing import Link, Message, MessagePassing, received
+from tapmachine.solver.schemes.process import Process, State
 from tapmachine.units import Gaussian, TruncatedGaussian, Units
 from tapmachine.units.conditioned import Tilted, lowest_precision, unconditioned
 

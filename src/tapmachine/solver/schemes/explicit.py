@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.solver.process import Equations, MeanFieldProcess, choose, from_below
 from tapmachine.solver.schemes.couplings import Couplings
+from tapmachine.solver.schemes.process import Equations, MeanFieldProcess, choose, from_below
 from tapmachine.units import Units
 
 

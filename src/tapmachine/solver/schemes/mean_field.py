@@ -18,11 +18,11 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver.process import Process
 from tapmachine.solver.schemes.base import Scheme
 from tapmachine.solver.schemes.couplings import Couplings, Incoming, free_energy, total
 from tapmachine.solver.schemes.explicit import DampedDescent, FixedDamping
 from tapmachine.solver.schemes.layered import LayeredDescent
+from tapmachine.solver.schemes.process import Process
 from tapmachine.units import Units
 
 Update = Literal["implicit", "explicit"]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver.process import Outcome, Process, State, from_below
+from tapmachine.solver.schemes.process import Outcome, Process, State, from_below
 from tapmachine.units import Units
 
 

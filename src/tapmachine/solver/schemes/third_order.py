@@ -19,10 +19,10 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver.process import Process
 from tapmachine.solver.schemes.couplings import Couplings, total
 from tapmachine.solver.schemes.explicit import DampedDescent
 from tapmachine.solver.schemes.mean_field import TAP
+from tapmachine.solver.schemes.process import Process
 from tapmachine.units import Units
 
 

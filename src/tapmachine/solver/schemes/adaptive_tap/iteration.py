@@ -16,9 +16,9 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver.process import Outcome, Process, State, from_below
 from tapmachine.solver.schemes.adaptive_tap.gaussian_side import GaussianSide, gaussian_side
 from tapmachine.solver.schemes.adaptive_tap.layout import Layout
+from tapmachine.solver.schemes.process import Outcome, Process, State, from_below
 from tapmachine.units import Units
 from tapmachine.units.conditioned import lowest_precision
 

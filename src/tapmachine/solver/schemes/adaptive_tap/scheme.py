@@ -7,11 +7,11 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver.process import Process
 from tapmachine.solver.schemes.adaptive_tap.gaussian_side import gaussian_side
 from tapmachine.solver.schemes.adaptive_tap.iteration import AdaptiveProcess, free_energy
 from tapmachine.solver.schemes.adaptive_tap.layout import Layout
 from tapmachine.solver.schemes.base import Scheme, refuse_mixed_states
+from tapmachine.solver.schemes.process import Process
 
 
 @final
