@@ -207,6 +207,38 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
         yield
 
 
+TABLES = (".csv", ".tsv", ".parquet")
+SUFFIXES = (".npy", *TABLES)
+
+
+def default_target(stem: str, source: str) -> Path:
+    """Return the default output file: text for text input, Parquet for Parquet input, otherwise .npy."""
+    from tapmachine.data.formats import is_text
+
+    name, suffix = source.removesuffix(".gz"), ".npy"
+    if source.endswith(".parquet"):
+        suffix = ".parquet"
+    elif is_text(source):
+        suffix = ".tsv" if name.endswith(".tsv") else ".csv"
+    path = Path(stem + suffix)
+    if path.absolute() == Path(source).absolute():
+        raise ValueError(f"{source}: the input is also the default output file; choose another output file with --out")
+    return path
+
+
+def check_targets(*targets: tuple[Path | None, tuple[str, ...]]) -> None:
+    """Check output paths before the computation. Raises ValueError if a path cannot be written."""
+    given = [(path, suffixes) for path, suffixes in targets if path is not None]
+    for path, suffixes in given:
+        if path.suffix not in suffixes or path.is_dir():
+            raise ValueError(f"{path}: expected a {' or '.join(suffixes)} output file, such as results{suffixes[0]}")
+        if not path.absolute().parent.is_dir():
+            raise ValueError(f"{path}: directory {path.parent} not found")
+    paths = [path.absolute() for path, _ in given]
+    if len(set(paths)) < len(paths):
+        raise ValueError("two output options have the same path; choose different files")
+
+
 def open_session(run: Path, device: str = "cpu") -> "Session":
     """Open a run directory or machine file, with its machine on a device: cpu, cuda or auto."""
     from tapmachine.accelerator.devices import pick_device

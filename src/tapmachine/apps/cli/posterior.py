@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tapmachine.apps.cli.common import (
+    SUFFIXES,
     Device,
     Quiet,
     Run,
     Seed,
+    check_targets,
     command,
+    default_target,
     make_model,
     model_options,
     open_session,
@@ -21,7 +24,6 @@ from tapmachine.apps.cli.common import (
     warnings_as_lines,
     with_options,
 )
-from tapmachine.apps.cli.outputs import SUFFIXES, check_targets, default_target, save_array, save_columns
 from tapmachine.runs.registry import CHANNELS
 from tapmachine.units.registry import word_for
 
@@ -73,28 +75,27 @@ class Results:
     picture: Path | None
     rounded: bool
 
-    def check(self) -> None:
-        """Check the paths before the computation. Raises ValueError if a file cannot be written."""
+    def open(self, run: Path, device: str) -> "Session":
+        """Check that the files can be written, and open the run."""
         check_targets((self.out, SUFFIXES), (self.std, SUFFIXES), (self.picture, (".png",)))
-
-    def check_picture(self, session: "Session") -> None:
-        """Raise a ValueError if a picture was requested of data that are not images."""
+        session = open_session(run, device)
         if self.picture is not None and session.image_shape is None:
             raise ValueError(f"{session.path}: the data are not images; --picture is available for image data only")
+        return session
 
     def values(self, posterior: "Posterior") -> "Tensor":
         """Return the means or, for categories and with --rounded, the most probable states."""
         return posterior.states if self.rounded else posterior.values
 
-    def draw(self, rows: "Mapping[str, Tensor]", shape: tuple[int, int] | None, height: float = 2.2) -> None:
+    def draw(self, rows: "Mapping[str, Tensor]", session: "Session", height: float = 2.2) -> None:
         """Draw the first rows, if a picture was requested. Called last, so that results do not need Matplotlib."""
-        if self.picture is None or shape is None:
+        if self.picture is None or session.image_shape is None:
             return
         from tapmachine.display.figures import new_figure
         from tapmachine.display.images import image_strips
 
         figure = new_figure(9, height)
-        image_strips(figure.subplots(), {name: z[:SHOWN].cpu() for name, z in rows.items()}, shape)
+        image_strips(figure.subplots(), {name: z[:SHOWN].cpu() for name, z in rows.items()}, session.image_shape)
         figure.savefig(self.picture, dpi=100)
 
 
@@ -142,22 +143,15 @@ def denoise(
     if channel is not None and channel not in CHANNELS:
         raise ValueError(f"--channel is {channel!r}; expected one of {', '.join(CHANNELS)}")
     results = Results(out or default_target("denoised", noisy), std, picture, rounded)
-    results.check()
-    session = open_session(run, device)
-    results.check_picture(session)
+    session = results.open(run, device)
     units = session.machine.layers[0]
     name, noise = _channel(channel, parameters, units)
-    data, y = _read(session, noisy, noise, quiet)
-    if name == "gaussian" and parameters["sigma"] is None and noise.unknown(y, units) is None:
-        raise ValueError(f"{noisy}: all values are equal, so the noise level cannot be estimated; set --sigma")
-    posterior = _posterior(session, y, noise, examples, noisy, quiet)
-    save_array(results.out, results.values(posterior), data.layout, None, data.schema)
-    _save_deviations(std, posterior, session, data)
+    _, y, posterior = _restored(session, noisy, noise, results, examples, quiet)
     if not quiet:
         why = "" if channel else f", the default for {_kind(units)} visible units"
         what = f"denoised with channel {name}{_in_words(name, posterior.channel, parameters)}{why}"
         print(_summary(results.out, posterior, what, posterior.deviation))
-    results.draw({"given": y, "restored": results.values(posterior).to(y.dtype)}, session.image_shape)
+    results.draw({"given": y, "restored": results.values(posterior).to(y.dtype)}, session)
 
 
 @command("tapmachine impute runs/d gaps.csv --out filled.csv --std uncertainty.csv")
@@ -188,26 +182,16 @@ def impute(
     Missing numbers are replaced by posterior means, and missing categories
     by the most probable ones.
     """
-    import numpy as np
-
     from tapmachine.posterior.channels import Missing
 
     results = Results(out or default_target("imputed", data), std, picture, rounded)
-    results.check()
-    session = open_session(run, device)
-    results.check_picture(session)
-    rows, y = _read(session, data, Missing(), quiet)
-    posterior = _posterior(session, y, Missing(), examples, data, quiet)
-    stays = session.settings.binarize is None  # observed values are written unchanged
-    known = np.asarray(rows.rows) if stays and rows.schema is None else None
-    columns = rows.columns if stays else ()
-    save_array(results.out, results.values(posterior), rows.layout, known, rows.schema, columns)
-    _save_deviations(std, posterior, session, rows)
+    session = results.open(run, device)
+    rows, y, posterior = _restored(session, data, Missing(), results, examples, quiet)
     if not quiet:
         n_gaps = int(y.isnan().sum()) if rows.schema is None else rows.schema.n_gaps(y.cpu().numpy())
         what = f"with {n_gaps} missing values filled in"
         print(_summary(results.out, posterior, what, posterior.deviation[y.isnan()]))
-    results.draw({"given": y, "restored": results.values(posterior).to(y.dtype)}, session.image_shape)
+    results.draw({"given": y, "restored": results.values(posterior).to(y.dtype)}, session)
     if interval is not None or draws:
         _write_gaps(session, rows, y, results.out, (interval, draws, seed), quiet)
 
@@ -220,6 +204,7 @@ def _write_gaps(
 
     from tapmachine.runs.data import named
     from tapmachine.tables.cells import exact_posterior, gap_table
+    from tapmachine.tables.output import save_columns, save_rows
 
     (interval, draws, seed), say = how, speaker(quiet)
     with named(data.name):
@@ -230,7 +215,7 @@ def _write_gaps(
             say(f"{path}: one line per missing cell")
         generator = torch.Generator(y.device).manual_seed(seed)
         for number, rows in enumerate(posterior.draws(draws, generator) if draws else (), 1):
-            save_array(_beside(out, str(number)), rows, data.layout, None, data.schema, data.columns)
+            save_rows(_beside(out, str(number)), rows, data.layout, data.schema, data)
         if draws:
             say(f"{_beside(out, '1')} to {_beside(out, str(draws)).name}: multiple imputations")
 
@@ -240,34 +225,34 @@ def _beside(path: Path, word: str) -> Path:
     return path.with_name(f"{path.stem}-{word}{path.suffix}")
 
 
-def _read(session: "Session", source: str, channel: "Channel", quiet: bool) -> "tuple[EncodedData, Tensor]":
-    """Read observations."""
+def _restored(
+    session: "Session", source: str, channel: "Channel", results: Results, examples: bool, quiet: bool
+) -> "tuple[EncodedData, Tensor, Posterior]":
+    """Read observations, compute their posterior, and write it."""
     import torch
 
-    from tapmachine.posterior.channels import PoissonNoise
+    from tapmachine.exact import mixture_of
+    from tapmachine.posterior import denoise
+    from tapmachine.posterior.channels import GaussianNoise, Missing, PoissonNoise
+    from tapmachine.runs.data import named
+    from tapmachine.tables.output import save_rows
 
+    machine, codec = session.machine, session.codec
     data, parts = session.read(source, channel.sees_states, not isinstance(channel, PoissonNoise))
     for note in data.notes:
         speaker(quiet)(note)
-    return data, torch.cat(list(parts)).to(session.machine.device)
-
-
-def _posterior(
-    session: "Session", y: "Tensor", channel: "Channel", examples: bool, source: str, quiet: bool
-) -> "Posterior":
-    from tapmachine.exact import mixture_of
-    from tapmachine.posterior import denoise
-    from tapmachine.runs.data import named
-
-    train = training_rows(session) if examples and mixture_of(session.machine) is None else None
-    with warnings_as_lines(quiet), named(source):
-        return denoise(session.machine, y, channel, data=train)
-
-
-def _save_deviations(path: Path | None, posterior: "Posterior", session: "Session", data: "EncodedData") -> None:
-    """Write the standard deviations, in the units of the data."""
-    if path is not None:
-        save_array(path, session.codec.deviations(posterior.deviation.cpu().numpy()), data.layout)
+    y = torch.cat(list(parts)).to(machine.device)
+    is_unknown = isinstance(channel, GaussianNoise) and channel.sigma is None
+    if is_unknown and channel.unknown(y, machine.layers[0]) is None:
+        raise ValueError(f"{source}: all values are equal, so the noise level cannot be estimated; set --sigma")
+    train = training_rows(session) if examples and mixture_of(machine) is None else None
+    with named(source):
+        posterior = denoise(machine, y, channel, data=train)
+    keeps = isinstance(channel, Missing) and codec.binarize is None  # observed values are written unchanged
+    save_rows(results.out, results.values(posterior), data.layout, data.schema, data if keeps else None)
+    if results.std is not None:
+        save_rows(results.std, codec.deviations(posterior.deviation.cpu().numpy()), data.layout)
+    return data, y, posterior
 
 
 def _summary(out: Path, posterior: "Posterior", what: str, deviation: "Tensor") -> str:

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Device, Quiet, Run, command, open_session, speaker
-from tapmachine.apps.cli.outputs import TABLES, check_targets, save_columns
+from tapmachine.apps.cli.common import TABLES, Device, Quiet, Run, check_targets, command, open_session, speaker
 
 ROWS_AT_A_TIME = 4096
 
@@ -35,6 +34,7 @@ def predict(
 
     from tapmachine.runs.data import named
     from tapmachine.tables.cells import prediction
+    from tapmachine.tables.output import save_columns
 
     check_targets((out, TABLES))
     session = open_session(run, device)

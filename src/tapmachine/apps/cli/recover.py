@@ -11,13 +11,12 @@ from tapmachine.apps.cli.common import (
     Quiet,
     Run,
     command,
+    default_target,
     make_model,
     model_options,
-    open_session,
     speaker,
     with_options,
 )
-from tapmachine.apps.cli.outputs import default_target, save_array
 from tapmachine.apps.cli.posterior import (
     Deviations,
     Examples,
@@ -97,15 +96,14 @@ def recover(
     from tapmachine.posterior.measurements import recover as recover_signals
     from tapmachine.posterior.measurements.recovery import ENGINES, check_measurements, fitting_engine
     from tapmachine.runs.data import named
+    from tapmachine.tables.output import save_rows
 
     if kind not in MEASUREMENTS:
         raise ValueError(f"--kind is {kind!r}; expected one of {', '.join(MEASUREMENTS)}")
     if engine is not None and engine not in ENGINES:
         raise ValueError(f"--engine is {engine!r}; expected one of {', '.join(ENGINES)}")
     results = Results(out or default_target("recovered", y), std, picture, rounded)
-    results.check()
-    session = open_session(run, device)
-    results.check_picture(session)
+    session = results.open(run, device)
     machine, measured = session.machine, _read(y)
     operator, given = _read(matrix), {name: _value(name, text) for name, text in parameters.items()}
     with named(matrix):
@@ -127,12 +125,12 @@ def recover(
         posterior = recover_signals(double, np.asarray(measured.rows), channel, data=train, engine=engine)  # type: ignore[arg-type]
     values = results.values(posterior)
     values = values.to(machine.dtype) if values.is_floating_point() else values
-    save_array(results.out, values)
+    save_rows(results.out, values)
     if std is not None:
-        save_array(std, posterior.deviation.to(machine.dtype))
+        save_rows(std, posterior.deviation.to(machine.dtype))
     if not quiet:
         print(_summary(results.out, posterior, kind, model.noise is None, used))
-    results.draw({"recovered": values.to(machine.dtype)}, session.image_shape, 1.2)
+    results.draw({"recovered": values.to(machine.dtype)}, session, 1.2)
 
 
 def _read(source: str) -> "DataSet":

@@ -5,8 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapmachine.apps.cli.common import Device, Quiet, Run, Seed, command, open_session, speaker, warnings_as_lines
-from tapmachine.apps.cli.outputs import SUFFIXES, save_array
+from tapmachine.apps.cli.common import (
+    SUFFIXES,
+    Device,
+    Quiet,
+    Run,
+    Seed,
+    command,
+    open_session,
+    speaker,
+    warnings_as_lines,
+)
 from tapmachine.data.declarations import pairs_from_text
 
 if TYPE_CHECKING:
@@ -60,6 +69,7 @@ def sample(
     from tapmachine.machine.sampler import gibbs, sample_solutions
     from tapmachine.solver import solve
     from tapmachine.tables.cells import draw
+    from tapmachine.tables.output import save_rows
 
     if start_from not in ("data", "solutions"):
         raise ValueError(f"--from is {start_from!r}; expected data or solutions")
@@ -93,7 +103,7 @@ def sample(
         )
         drawn = draw(machine, count, starts, n_sweeps, generator, row)
     drawn = machine.layers[0].to_data(drawn).cpu()
-    save_array(out, drawn, TextLayout(names=names), schema=codec.schema)
+    save_rows(out, drawn, TextLayout(names=names), codec.schema)
     if not quiet:
         print(f"{out}: {count} samples")
     if picture is not None and shape is not None:  # last, so that samples do not depend on Matplotlib

@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapmachine.apps.cli.common import Device, Quiet, Run, app, open_session, speaker, warnings_as_lines
-from tapmachine.apps.cli.outputs import SUFFIXES, TABLES, check_targets, save_array, save_columns
+from tapmachine.apps.cli.common import (
+    SUFFIXES,
+    TABLES,
+    Device,
+    Quiet,
+    Run,
+    app,
+    check_targets,
+    open_session,
+    speaker,
+    warnings_as_lines,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +56,7 @@ def score(
     from tapmachine.data.columns import RawColumn
     from tapmachine.exact import mixture_of
     from tapmachine.runs.data import named
+    from tapmachine.tables.output import save_columns, save_rows
 
     check_targets((out, TABLES), (units, SUFFIXES))
     session, say = open_session(run, device), speaker(quiet)
@@ -73,7 +84,7 @@ def score(
         columns.append(RawColumn.of("columns", [_most_surprising(row, names, top) for row in blame], "text"))
     save_columns(out, columns)
     if units is not None:
-        save_array(units, np.concatenate([own[1] for own in scored]), rows.layout)
+        save_rows(units, np.concatenate([own[1] for own in scored]), rows.layout)
     if not quiet and out is not None:
         worst = int(np.nan_to_num(nats, nan=-np.inf).argmax())
         average = f"{np.nanmean(nats):.4g} nats on average, highest for row {worst} ({nats[worst]:.4g})"
