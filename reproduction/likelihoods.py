@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure as Drawing
 from torch import Tensor
 
@@ -16,7 +17,6 @@ from reproduction.solutions import measure_solutions
 from tapmachine.data.errors import LikelihoodWarning
 from tapmachine.display.figures import new_figure
 from tapmachine.likelihood import ais_log_likelihood, ais_log_partition, linear_schedule, pseudo_log_likelihood
-from tapmachine.likelihood.annealing.schedules import paper_schedule
 from tapmachine.machine import BoltzmannMachine
 
 LAST_EPOCH = 100  # last epoch shown in the first figure
@@ -34,6 +34,16 @@ ESTIMATES = {
     "tap_log_sum_exp": {"label": "TAP, log-sum-exp", "color": "C3", "marker": "s", "ls": "--"},
     "ais": {"label": "AIS", "color": "k", "marker": "D"},
 }
+
+
+def paper_schedule() -> Tensor:  # (14501,), float64
+    """Return the paper's 14,500 temperatures [fig:tap-ais-psuedo], after Salakhutdinov and Murray (2008).
+
+    The schedule has 500 steps of 10⁻³ up to β = 0.5, 4,000 steps of 10⁻⁴ up to 0.9, and 10,000 steps of 10⁻⁵ up to 1.
+    """
+    parts = [(0, 50_000, 100), (50_000, 90_000, 10), (90_000, 100_000, 1)]
+    hundred_thousandths = [value for first, last, step in parts for value in range(first, last, step)]
+    return torch.tensor([*hundred_thousandths, 100_000], dtype=torch.float64) / 100_000
 
 
 @table("bmnist-tapLL")

@@ -41,7 +41,6 @@ from tapmachine.likelihood import adaptive_schedule, linear_schedule
 from tapmachine.likelihood.annealing.estimate import Annealing
 from tapmachine.likelihood.annealing.paths import path_to, seeded
 from tapmachine.likelihood.annealing.runs import resample
-from tapmachine.likelihood.annealing.schedules import paper_schedule
 from tapmachine.likelihood.compare import LikelihoodRow, _disagreements
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import merge_solutions, random_start
@@ -319,29 +318,17 @@ def test_runs_are_drawn_by_their_weights():
     torch.testing.assert_close(share, torch.tensor([0.125, 0.25, 0.625]), rtol=0, atol=SIGMAS * 0.5 / 6000**0.5)
 
 
-def test_same_seed_same_estimate_and_resuming():
+def test_same_seed_same_estimate():
     machine = machine_of(["Binary", "Binary"], [6, 4], seed=10)
     whole = ais_log_partition(machine, 20, n_runs=250, seed=3)
     again = ais_log_partition(machine, 20, n_runs=250, seed=3)
     assert torch.equal(whole.log_weights, again.log_weights)
     other = ais_log_partition(machine, 20, n_runs=250, seed=4)
     assert not torch.equal(whole.log_weights, other.log_weights)
-    part = ais_log_partition(machine, 20, n_runs=130, seed=3)
-    resumed = part.resumed(machine, 250)
-    assert torch.equal(resumed.log_weights, whole.log_weights)
-    assert all(torch.equal(a, b) for a, b in zip(resumed.samples, whole.samples, strict=True))
-    assert part.resumed(machine, 100) is part
-    assert torch.equal(resumed.betas, part.betas)
-    samples = exact_samples(machine, 70)
-    back = [ais_log_partition(machine, 20, n, reverse=True, samples=samples) for n in (120, 200)]
-    again = back[0].resumed(machine, 200, samples=samples)
-    assert torch.equal(again.log_weights, back[1].log_weights)
-    with pytest.raises(ValueError, match="requires samples="):
-        back[0].resumed(machine, 200)
+    part = ais_log_partition(machine, 20, n_runs=100, seed=3)  # blocks of runs have their own generators
+    assert torch.equal(part.log_weights, whole.log_weights[:100])
     with torch.no_grad():
         machine.weights[0][0, 0] += 0.1
-    with pytest.raises(ValueError, match="estimate belongs to another machine"):
-        part.resumed(machine, 250)
     with pytest.raises(ValueError, match="estimate belongs to another machine"):
         ais_log_likelihood(machine, data_of(machine, 2), part)
 
@@ -380,13 +367,6 @@ def test_float32_weights_are_summed_in_float64():
 
 
 def test_schedules():
-    betas = paper_schedule()
-    assert len(betas) == 14_501
-    assert betas[0] == 0
-    assert betas[-1] == 1
-    steps = betas.diff()
-    for first, last, step in ((0, 500, 1e-3), (500, 4500, 1e-4), (4500, 14500, 1e-5)):
-        torch.testing.assert_close(steps[first:last], torch.full((last - first,), step).double(), rtol=1e-6, atol=0)
     assert torch.equal(linear_schedule(4), torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]).double())
 
 

@@ -37,7 +37,6 @@ ORDER = [
 
 CYCLES = {"exact.mixture"}  # modules that are imported by what they import
 UNIT_TYPES_ASKED = {  # how often modules ask for the exact type of a unit
-    "likelihood.exact": 1,
     "machine.whitening": 4,
     "tables.class_machine": 2,
     "tables.classes": 2,
@@ -62,8 +61,6 @@ DEEP_INHERITANCE = {
     "ThirdOrderTAP", "Tilted", "TruncatedGaussBernoulli",
 }  # fmt: skip
 MANY_PARAMETERS = {
-    "ais_log_partition": 9,
-    "compare_likelihoods": 11,
     "fit": 20,
     "fit_classes": 9,
     "pretrain": 13,

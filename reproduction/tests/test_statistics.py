@@ -8,6 +8,7 @@ import torch
 from machine_cases import Tensors
 from scipy.special import logsumexp
 
+from reproduction.likelihoods import paper_schedule
 from reproduction.statistics import (
     at_temperature,
     count_bands,
@@ -152,3 +153,11 @@ def test_overlaps_are_correlations_weighted_by_basins():
     q = np.corrcoef(means[:2].numpy())[0, 1]
     assert float(between.mean()) == pytest.approx((1 + q) / 2, abs=0.02)
     assert float((between - q).abs().min()) < 1e-12
+
+
+def test_the_schedule_of_the_paper():
+    betas = paper_schedule()
+    assert (len(betas), float(betas[0]), float(betas[-1])) == (14_501, 0.0, 1.0)
+    for first, last, step in ((0, 500, 1e-3), (500, 4500, 1e-4), (4500, 14500, 1e-5)):
+        steps = betas.diff()[first:last]
+        torch.testing.assert_close(steps, torch.full_like(steps, step), rtol=1e-6, atol=0)

@@ -62,10 +62,10 @@ class Part(NamedTuple):
     covariances: Tensor
 
 
-class Rows(NamedTuple):
+class RowGroup(NamedTuple):
     """Indices of rows that are conditioned together, and whether all of them have the same missing columns."""
 
-    index: Tensor
+    rows: Tensor
     same: bool
 
 
@@ -182,7 +182,7 @@ class Mixture:
             total = total + prior.masked_fill(~seen, 0.0).sum(1, keepdim=True)
         return total
 
-    def parts(self, x: Tensor, groups: list[Rows] | None = None) -> Iterator[Part]:  # (N, n)
+    def parts(self, x: Tensor, groups: list[RowGroup] | None = None) -> Iterator[Part]:  # (N, n)
         """Condition the components on the observed cells of each row, and iterate over chunks of rows.
 
         Args:
@@ -238,7 +238,7 @@ class Mixture:
         return self.log_weights.new_full((1, self.n), torch.nan)
 
 
-def row_groups(x: Tensor, real: Tensor | None = None) -> list[Rows]:  # (N, n)
+def row_groups(x: Tensor, real: Tensor | None = None) -> list[RowGroup]:  # (N, n)
     """Group rows with the same or similar numbers of missing cells, for several calls of `Mixture.parts`.
 
     Args:
@@ -247,13 +247,13 @@ def row_groups(x: Tensor, real: Tensor | None = None) -> list[Rows]:  # (N, n)
     """
     missing = x.isnan() if real is None else x[:, real].isnan()
     if not bool(missing.any()):
-        return [Rows(torch.arange(len(x), device=x.device), True)]
+        return [RowGroup(torch.arange(len(x), device=x.device), True)]
     _, of_row, counts = missing.unique(dim=0, return_inverse=True, return_counts=True)
     frequent = counts >= (1 if len(counts) <= MOST_PATTERNS else len(x) / MOST_PATTERNS)
-    groups = [Rows((of_row == pattern).nonzero().flatten(), True) for pattern in frequent.nonzero().flatten()]
+    groups = [RowGroup((of_row == pattern).nonzero().flatten(), True) for pattern in frequent.nonzero().flatten()]
     rare = (~frequent[of_row]).nonzero().flatten()
     by_number = rare[missing[rare].sum(1).argsort(stable=True)]
-    return groups + [Rows(some, False) for some in by_number.split(MOST_ROWS) if len(some)]
+    return groups + [RowGroup(some, False) for some in by_number.split(MOST_ROWS) if len(some)]
 
 
 class _Given(NamedTuple):
@@ -304,8 +304,8 @@ class Observed(NamedTuple):
     @staticmethod
     def by_row(values: Tensor, mixture: Mixture) -> Tensor:  # (P, S, R / P · C / S, k) -> (R, C, k)
         """Arrange values by rows and components."""
-        by_pattern = values.unflatten(2, (-1, mixture.per_covariance)).transpose(1, 2)  # (P, R / P, S, C / S, k)
-        return by_pattern.flatten(2, 3).flatten(0, 1)
+        by_pattern: Tensor = values.unflatten(2, (-1, mixture.per_covariance)).transpose(1, 2)
+        return by_pattern.flatten(2, 3).flatten(0, 1)  # from (P, R / P, S, C / S, k)
 
 
 class _Inverse(NamedTuple):

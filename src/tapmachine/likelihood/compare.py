@@ -2,9 +2,10 @@
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from math import nan
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -177,16 +178,21 @@ def compare_likelihoods(
     check_machine(machine)
     annealing = annealing or Annealing()
     sets = [spaced(check_rows(machine, x), MOST_ROWS) for x in ([train] if test is None else [train, test])]
-    table = _Table(machine, sets, callback or (lambda name: None))
+    is_deep = len(machine.layers) > 2
+    some = [spaced(x, MOST_DEEP_ROWS if is_deep else MOST_ROWS) for x in sets]  # every row needs runs or enumerations
+    table = _Table(callback or (lambda name: None))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LikelihoodWarning)
-        table.add_tap(solutions, scheme or TAP())
-        table.add_annealing(annealing)
-        if len(machine.layers) <= 2:
+        scheme = scheme or TAP()
+        table.add(type(scheme).__name__, _by_tap(machine, sets, solutions, scheme))
+        table.add("AIS", _by_annealing(machine, some, annealing, table.announce))
+        if not is_deep:
             few = min(check_count("n_visible", n_visible), machine.layers[0].n)
-            table.add(PSEUDO, lambda x: pseudo_log_likelihood(machine, x, few, seed=annealing.seed), MOST_PSEUDO_ROWS)
+            table.add(
+                PSEUDO, _by_conditionals(machine, [spaced(x, MOST_PSEUDO_ROWS) for x in sets], few, annealing.seed)
+            )
         if can_enumerate(machine, EXACT_BITS) or is_gaussian(machine):
-            table.add_exact()
+            table.add("exact", _exactly(machine, some))
     messages = [str(record.message) for record in caught if issubclass(record.category, LikelihoodWarning)]
     for record in caught:
         if not issubclass(record.category, LikelihoodWarning):
@@ -197,97 +203,61 @@ def compare_likelihoods(
     return LikelihoodComparison(tuple(table.rows), tuple(messages))
 
 
+_Scores = Iterator[tuple[str, Sequence[LogLikelihood]]]  # names of estimators, and their scores of all data sets
+
+
 class _Table:
     """Rows of a comparison, with a row of NaN for each estimator that fails."""
 
-    def __init__(self, machine: BoltzmannMachine, sets: list[Tensor], announce: Callable[[str], None]) -> None:
-        self.machine, self.sets, self.announce = machine, sets, announce
+    def __init__(self, announce: Callable[[str], None]) -> None:
+        self.announce = announce
         self.rows: list[LikelihoodRow] = []
         self.failures: list[str] = []
 
-    def add(self, name: str, score: Callable[[Tensor], LogLikelihood], most_rows: int = MOST_ROWS) -> None:
-        """Add the row of an estimator that scores each data set separately."""
+    def add(self, name: str, scores: _Scores) -> None:
+        """Add the rows of one or more related estimators."""
         self.announce(name)
         start = time.perf_counter()
         try:
-            scores = [score(spaced(x, most_rows)) for x in self.sets]
+            for estimator, of_sets in scores:
+                self.rows.append(likelihood_row(estimator, of_sets, time.perf_counter() - start))
         except EstimateError as error:
-            self._fail(name, error)
-            return
-        self._write(name, scores, time.perf_counter() - start)
+            self.failures.append(f"{name}: {error}")
+            self.rows.append(LikelihoodRow(name, nan, nan, nan, nan, 0, nan, nan, 0.0))
 
-    def add_tap(self, solutions: Solution | None, scheme: Scheme) -> None:
-        """Add the TAP estimates from the mean and the log-sum-exp over the same solutions.
 
-        The rows are named after the scheme.
-        """
-        name = type(scheme).__name__
-        self.announce(name)
-        start = time.perf_counter()
-        try:
-            if solutions is None:
-                solutions = solve_from_rows(self.machine, self.sets[0], scheme)
-            scores = [tap_log_likelihood(self.machine, x, solutions, scheme=scheme) for x in self.sets]
-        except EstimateError as error:
-            self._fail(name, error)
-            return
-        seconds = time.perf_counter() - start
-        self._write(name, list(scores), seconds)
-        self._write(f"{name}, log-sum-exp", [score.log_sum_exp for score in scores], seconds)
+def _by_tap(machine: BoltzmannMachine, sets: list[Tensor], solutions: Solution | None, scheme: Scheme) -> _Scores:
+    """Yield the TAP estimates from the mean and the log-sum-exp over the same solutions, named after the scheme."""
+    solutions = solve_from_rows(machine, sets[0], scheme) if solutions is None else solutions
+    scores = [tap_log_likelihood(machine, x, solutions, scheme=scheme) for x in sets]
+    yield type(scheme).__name__, scores
+    yield f"{type(scheme).__name__}, log-sum-exp", [score.log_sum_exp for score in scores]
 
-    def add_annealing(self, options: Annealing) -> None:
-        """Add the estimates from forward AIS runs, and from reverse runs that start from the final forward states."""
-        self.announce("AIS")
-        start = time.perf_counter()
-        most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS
-        try:
-            forward = ais_log_partition(
-                self.machine, options.schedule, options.n_runs, data=options.data, seed=options.seed
-            )
-            rows = [spaced(x, most_rows) for x in self.sets]
-            scores = [
-                ais_log_likelihood(self.machine, x, forward, n_runs=options.n_runs, seed=options.seed) for x in rows
-            ]
-        except EstimateError as error:
-            self._fail("AIS", error)
-            return
-        self._write("AIS", scores, time.perf_counter() - start)
-        self.announce("AIS, reverse")
-        start = time.perf_counter()
-        reverse = ais_log_partition(
-            self.machine,
-            forward.betas,
-            options.n_runs,
-            data=options.data,
-            reverse=True,
-            samples=forward.weighted_samples(),
-            seed=options.seed,
-        )
-        reversed_scores = [score.with_log_partition(reverse.log_partition, reverse.standard_error) for score in scores]
-        self._write("AIS, reverse", reversed_scores, time.perf_counter() - start)
 
-    def add_exact(self) -> None:
-        """Add the exact values, with one enumeration for all data sets."""
-        self.announce("exact")
-        start = time.perf_counter()
-        most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS  # one enumeration per row
-        sets = [spaced(x, most_rows) for x in self.sets]
-        try:
-            together = exact_log_likelihood(self.machine, torch.cat(sets))
-        except EstimateError as failure:
-            self._fail("exact", failure)
-            return
-        parts = together.values.split([len(x) for x in sets])
-        error, size = together.common_error, together.n_units
-        scores = [LogLikelihood(values, together.log_partition, error, size) for values in parts]
-        self._write("exact", scores, time.perf_counter() - start)
+def _by_annealing(
+    machine: BoltzmannMachine, sets: list[Tensor], options: Annealing, announce: Callable[[str], None]
+) -> _Scores:
+    """Yield the estimates from forward AIS runs, and from reverse runs that start from the final forward states."""
+    runs: dict[str, Any] = {"n_runs": options.n_runs, "seed": options.seed}
+    forward = ais_log_partition(machine, options.schedule, data=options.data, **runs)
+    scores = [ais_log_likelihood(machine, x, forward, **runs) for x in sets]
+    yield "AIS", scores
+    announce("AIS, reverse")
+    samples = forward.weighted_samples()
+    reverse = ais_log_partition(machine, forward.betas, data=options.data, reverse=True, samples=samples, **runs)
+    yield "AIS, reverse", [score.with_log_partition(reverse.log_partition, reverse.standard_error) for score in scores]
 
-    def _fail(self, name: str, error: EstimateError) -> None:
-        self.failures.append(f"{name}: {error}")
-        self.rows.append(LikelihoodRow(name, nan, nan, nan, nan, 0, nan, nan, 0.0))
 
-    def _write(self, name: str, scores: Sequence[LogLikelihood], seconds: float) -> None:
-        self.rows.append(likelihood_row(name, scores, seconds))
+def _by_conditionals(machine: BoltzmannMachine, sets: list[Tensor], n_visible: int, seed: int) -> _Scores:
+    """Yield the pseudo-likelihoods."""
+    yield PSEUDO, [pseudo_log_likelihood(machine, x, n_visible, seed=seed) for x in sets]
+
+
+def _exactly(machine: BoltzmannMachine, sets: list[Tensor]) -> _Scores:
+    """Yield the exact values, with one enumeration for all data sets."""
+    together = exact_log_likelihood(machine, torch.cat(sets))
+    parts = together.values.split([len(x) for x in sets])
+    yield "exact", [replace(together, values=values) for values in parts]
 
 
 def likelihood_row(name: str, scores: Sequence[LogLikelihood], seconds: float) -> LikelihoodRow:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.exact import Mixture, row_groups
-from tapmachine.exact.mixture import Rows
+from tapmachine.exact.mixture import RowGroup
 from tapmachine.tables.clusters import WIDTH, k_means, shrunk
 from tapmachine.units import Gaussian, Mixed, Units
 
@@ -149,7 +149,7 @@ def fit_classes(
     return mixture
 
 
-def expectations(mixture: Mixture, table: Table, groups: list[Rows] | None = None) -> Statistics:
+def expectations(mixture: Mixture, table: Table, groups: list[RowGroup] | None = None) -> Statistics:
     """Compute the class probabilities of each row and the expected moments of its Gaussian columns.
 
     Args:

@@ -1,7 +1,7 @@
 """Annealed importance sampling."""
 
 from tapmachine.likelihood.annealing.estimate import AnnealedEstimate, ais_log_likelihood, ais_log_partition
-from tapmachine.likelihood.annealing.schedules import adaptive_schedule, linear_schedule, paper_schedule
+from tapmachine.likelihood.annealing.schedules import adaptive_schedule, linear_schedule
 
 __all__ = [
     "AnnealedEstimate",
@@ -9,5 +9,4 @@ __all__ = [
     "ais_log_likelihood",
     "ais_log_partition",
     "linear_schedule",
-    "paper_schedule",
 ]

@@ -13,7 +13,7 @@ from torch import Tensor
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
 from tapmachine.likelihood.annealing.paths import seeded
-from tapmachine.likelihood.annealing.runs import BLOCK, Runs, check_samples, join, make_runs, pick, resample
+from tapmachine.likelihood.annealing.runs import BLOCK, Runs, check_samples, make_runs, pick, resample
 from tapmachine.likelihood.annealing.schedules import linear_schedule
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.weight import check_normalizable, log_weight
@@ -103,37 +103,6 @@ class AnnealedEstimate:
         """
         return self.samples if self.reverse else pick(self._drawn(seed), self.samples)
 
-    @torch.no_grad()
-    def resumed(
-        self,
-        machine: BoltzmannMachine,
-        n_runs: int,
-        data: Tensor | None = None,
-        samples: Tensor | Sequence[Tensor] | None = None,
-        callback: Callable[[int, int], None] | None = None,
-    ) -> "AnnealedEstimate":
-        """Continue with more runs; the result is the same as for all runs at once.
-
-        Args:
-            machine: Machine of the estimate, with the same parameters.
-            n_runs: Total number of runs.
-            data, callback: See `ais_log_partition`.
-            samples: Initial samples of reverse runs; see `ais_log_partition`.
-        """
-        if self.machine != fingerprint(machine):
-            raise ValueError("the estimate belongs to another machine, or the machine's parameters have changed since")
-        if self.reverse and samples is None:
-            raise ValueError("resuming reverse runs requires samples=; pass the initial samples of the runs")
-        _check_call(machine, n_runs, data, self.reverse, samples, self.seed)
-        if n_runs <= self.n_runs:
-            return self
-        starts = None if samples is None else _Starts.of(machine, samples, n_runs, self.seed)
-        cuts = range(0, self.n_runs - BLOCK + 1, BLOCK)
-        done = [Runs(self.log_weights[i : i + BLOCK], [x[i : i + BLOCK] for x in self.samples]) for i in cuts]
-        estimate = _annealed(machine, self.betas, n_runs, data, starts, self.seed, callback, done)
-        _warn_if_collapsed(estimate)
-        return estimate
-
     def _drawn(self, seed: int) -> Tensor:
         """Return the indices of the runs that `weighted_samples` selects."""
         return resample(self.log_weights, seeded(self.log_weights.device, seed, "resample"))
@@ -171,8 +140,8 @@ def ais_log_partition(
 
     Args:
         machine: Machine of any type. If it is conditioned on rows of evidence, ln Z is estimated for each row.
-        schedule: Inverse temperatures β, increasing from 0 to 1, or a number of equal steps. See `linear_schedule`,
-            `adaptive_schedule` and `paper_schedule`. By default, 1,000, 4,000 and 16,000 equal steps are tried in turn,
+        schedule: Inverse temperatures β, increasing from 0 to 1, or a number of equal steps. See `linear_schedule`
+            and `adaptive_schedule`. By default, 1,000, 4,000 and 16,000 equal steps are tried in turn,
             until the effective sample size is at least half the number of runs.
         n_runs: Number of independent runs (default: 100).
         data: Rows that determine the means at β = 0. Visible units have the mean of the rows, and hidden units have
@@ -263,13 +232,11 @@ def _annealed(
     starts: _Starts | None,
     seed: int,
     callback: Callable[[int, int], None] | None,
-    done: Sequence[Runs] = (),
 ) -> AnnealedEstimate:
-    """Compute the runs that follow some complete blocks of runs, and the estimate from all of them."""
-    blocks = {block: min(BLOCK, n_runs - block * BLOCK) for block in range(len(done), -(-n_runs // BLOCK))}
+    blocks = {block: min(BLOCK, n_runs - block * BLOCK) for block in range(-(-n_runs // BLOCK))}
     states, origin = starts or (None, None)
-    made = make_runs(machine, betas, blocks, data=data, samples=states, seed=seed, report=callback)
-    return _estimate(join([*done, made], dim=0), betas, seed, fingerprint(machine), origin)
+    runs = make_runs(machine, betas, blocks, data=data, samples=states, seed=seed, report=callback)
+    return _estimate(runs, betas, seed, fingerprint(machine), origin)
 
 
 @torch.no_grad()

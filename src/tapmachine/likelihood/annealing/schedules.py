@@ -27,16 +27,6 @@ def linear_schedule(n_temperatures: int) -> Tensor:  # (n_temperatures + 1,), fl
     return torch.linspace(0.0, 1.0, n_temperatures + 1, dtype=torch.float64)
 
 
-def paper_schedule() -> Tensor:  # (14501,), float64
-    """Return the paper's 14,500 temperatures [fig:tap-ais-psuedo], after Salakhutdinov and Murray (2008).
-
-    The schedule has 500 steps of 10⁻³ up to β = 0.5, 4,000 steps of 10⁻⁴ up to 0.9, and 10,000 steps of 10⁻⁵ up to 1.
-    """
-    parts = [(0, 50_000, 100), (50_000, 90_000, 10), (90_000, 100_000, 1)]
-    hundred_thousandths = [value for first, last, step in parts for value in range(first, last, step)]
-    return torch.tensor([*hundred_thousandths, 100_000], dtype=torch.float64) / 100_000
-
-
 @torch.no_grad()
 def adaptive_schedule(
     machine: BoltzmannMachine,
