@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, TrainingWarning, warn
-from tapmachine.data.rows import Rows, spaced
+from tapmachine.data.rows import spaced
 from tapmachine.exact.gaussian import is_gaussian
 from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
 from tapmachine.likelihood.report import likelihood_report
@@ -22,6 +22,7 @@ from tapmachine.machine.rescaling import rescale
 from tapmachine.machine.whitening import in_coordinates, models_correlations
 from tapmachine.solver import TAP, AdaptiveTAP, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
+from tapmachine.training.batches import Batches
 from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
 from tapmachine.units import Gaussian
 
@@ -115,36 +116,33 @@ class Monitor:
             missing: Mask of the missing training values, shape (N, n). If given, the log-likelihood of the observed
                 values is measured.
         """
-        rows, gaps = spaced(train, self.n_rows), None if missing is None else spaced(missing, self.n_rows)
-        held_out, held_out_gaps = None, None
+        rows, missing = spaced(train, self.n_rows), None if missing is None else spaced(missing, self.n_rows)
+        weights = None if weights is None else spaced(weights, self.n_rows).double()
+        held_out, held_out_missing = None, None
         if validation is not None:
-            held_out, held_out_gaps = take_gaps(machine, spaced(validation, self.n_rows))
-        machine, rows, held_out = self._as_measured(machine, rows, held_out)
-        share = None if weights is None else spaced(weights, self.n_rows).double()
+            held_out, held_out_missing = take_gaps(machine, spaced(validation, self.n_rows))
+        machine, rows, held_out = self._in_original_units(machine, rows, held_out)
+        sets = {"": (rows, missing)} | ({} if held_out is None else {"validation_": (held_out, held_out_missing)})
+        complete = {name: x for name, (x, gaps) in sets.items() if gaps is None}
         above = _layers_above(machine, rows)
         record: Record = {
-            "reconstruction_error": float(average(_reconstruction_errors(machine, rows, above).double(), share))
+            "reconstruction_error": float(average(_reconstruction_errors(machine, rows, above).double(), weights))
         }
         if len(above) > 1:
-            record |= {f"variation_{n}": _variation(means.double(), share) for n, means in enumerate(above, 1)}
-        if held_out is not None and gaps is None and held_out_gaps is None:
-            on_train = average(clamped_free_energy(machine, rows).double(), share)
-            record["free_energy_gap"] = float(clamped_free_energy(machine, held_out).mean() - on_train)
+            record |= {f"variation_{n}": _variation(means.double(), weights) for n, means in enumerate(above, 1)}
+        if len(complete) == 2:
+            on_train = average(clamped_free_energy(machine, rows).double(), weights)
+            record["free_energy_gap"] = float(clamped_free_energy(machine, complete["validation_"]).mean() - on_train)
         if self.n_starts and not is_gaussian(machine):  # Gaussian machines have one solution, and an exact ln Z
-            record |= self._by_tap(machine, rows, held_out, share, gaps is None, held_out_gaps is None)
+            record |= self._by_tap(machine, rows, complete, weights)
         if self.n_starts > 0 if self.likelihood is None else self.likelihood:
-            record |= self._unbiased(machine, rows, held_out, share, gaps, held_out_gaps)
+            record |= self._unbiased(machine, sets, weights)
         return record
 
     def _by_tap(
-        self,
-        machine: BoltzmannMachine,
-        rows: Tensor,
-        held_out: Tensor | None,
-        share: Tensor | None,
-        is_complete: bool = True,
-        held_out_is_complete: bool = True,
+        self, machine: BoltzmannMachine, rows: Tensor, complete: dict[str, Tensor], weights: Tensor | None
     ) -> Record:
+        """Solve the machine from some rows, and return TAP log-likelihoods of complete data sets."""
         if any(units.has_counts for units in machine.layers):
             return {}  # TAP's reaction exp(½κx²) may make the priors of counts unnormalizable
         if models_correlations(machine):
@@ -162,69 +160,51 @@ class Monitor:
                 "memorized its data or entered a spin-glass phase, or there may be too few initial states",
                 TrainingWarning,
             )
-        if not is_complete:
+        if "" not in complete:
             return record
         names = ("tap_log_likelihood", "tap_log_likelihood_per_unit", "tap_log_sum_exp")
         record |= dict.fromkeys(names, float("nan"))
         try:
-            scored = tap_log_likelihood(machine, rows, solutions, scheme=scheme)
-            mean, log_sum_exp = (_mean(z, share) for z in (scored, scored.log_sum_exp))
-            record |= dict(zip(names, (mean, mean / scored.n_units, log_sum_exp), strict=True))
-            if held_out is not None and held_out_is_complete:
-                beside = tap_log_likelihood(machine, held_out, solutions, scheme=scheme)
-                record["validation_tap_log_likelihood"] = float(beside.mean)
-                record["validation_tap_log_likelihood_per_unit"] = float(beside.per_unit)
+            for name, x in complete.items():
+                scored = tap_log_likelihood(machine, x, solutions, scheme=scheme)
+                of_rows = None if name else weights
+                mean, log_sum_exp = (_mean(z, of_rows) for z in (scored, scored.log_sum_exp))
+                values = (mean, mean / scored.n_units) if name else (mean, mean / scored.n_units, log_sum_exp)
+                record |= {name + each: value for each, value in zip(names, values, strict=False)}
         except EstimateError as error:
             warn(f"the TAP log-likelihood is not available: {error}", TrainingWarning)
         return record
 
     def _unbiased(
-        self,
-        machine: BoltzmannMachine,
-        rows: Tensor,
-        held_out: Tensor | None,
-        share: Tensor | None,
-        gaps: Tensor | None = None,
-        held_out_gaps: Tensor | None = None,
+        self, machine: BoltzmannMachine, sets: dict[str, tuple[Tensor, Tensor | None]], weights: Tensor | None
     ) -> Record:
         """Measure the log-likelihood without relying on TAP."""
-        sets = {"train": (rows, gaps)} | ({} if held_out is None else {"validation": (held_out, held_out_gaps)})
         try:
-            partition = unbiased_log_partition(machine, rows, CHEAP if held_out is None else CAREFUL)
+            partition = unbiased_log_partition(machine, sets[""][0], CHEAP if len(sets) == 1 else CAREFUL)
         except EstimateError as error:
             warn(f"the log-likelihood is not available: {error}", TrainingWarning)
             return {"log_likelihood": float("nan")}
         scores = likelihood_report(machine, sets, partition, CHEAP).scores
         record = {
-            "log_likelihood": _mean(scores["train"], share),
+            "log_likelihood": _mean(scores[""], weights),
             "log_likelihood_error": partition.error,
             "log_likelihood_method": partition.method,
         }
-        if held_out is not None:
-            record["validation_log_likelihood"] = float(scores["validation"].mean)
-            record["validation_log_likelihood_error"] = float(scores["validation"].standard_error)
+        if "validation_" in scores:
+            record["validation_log_likelihood"] = float(scores["validation_"].mean)
+            record["validation_log_likelihood_error"] = float(scores["validation_"].standard_error)
         return record
 
     @torch.no_grad()
-    def independent(
-        self,
-        machine: BoltzmannMachine,
-        train: Tensor,
-        weights: Tensor | None = None,
-        missing: Tensor | None = None,
-        to_fit: tuple[Rows, Tensor | None] | None = None,
-    ) -> float:
-        """Mean log-likelihood of independent units fitted to the data, in nats, as a baseline.
+    def independent(self, machine: BoltzmannMachine, batches: Batches) -> float:
+        """Mean log-likelihood of independent units fitted to the training data, in nats, as a baseline."""
+        rows = spaced(batches.sample, self.n_rows)
+        weights = None if batches.sample_weights is None else spaced(batches.sample_weights, self.n_rows).double()
+        missing = None if batches.missing is None else spaced(batches.missing, self.n_rows)
+        fitted, rows, _ = self._in_original_units(fit_visible_units(machine, *batches.to_fit), rows)
+        return float(average(independent_log_likelihood(fitted, rows, missing), weights))
 
-        If `train` is a sample, the units are fitted to the rows and weights in `to_fit` instead.
-        """
-        rows = spaced(train, self.n_rows)
-        share = None if weights is None else spaced(weights, self.n_rows).double()
-        fitted, rows, _ = self._as_measured(fit_visible_units(machine, *(to_fit or (train, weights))), rows)
-        gaps = None if missing is None else spaced(missing, self.n_rows)
-        return float(average(independent_log_likelihood(fitted, rows, gaps), share))
-
-    def _as_measured(
+    def _in_original_units(
         self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None = None
     ) -> tuple[BoltzmannMachine, Tensor, Tensor | None]:
         """Return the machine and the rows in the original units."""

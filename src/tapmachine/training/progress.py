@@ -1,14 +1,12 @@
-"""Output of training records to a file, a terminal, a notebook, or TensorBoard."""
+"""Output of training records to a file, a terminal, or a notebook."""
 
 import json
 import math
 import sys
 from pathlib import Path
-from typing import final
 
 from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.display.notebook import NotebookBar, in_notebook
-from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.monitor import Record
 
 
@@ -114,28 +112,3 @@ class _TerminalBar:
         self.progress.update(self.task, advance=1)
         if summary:
             self.progress.update(self.task, summary=summary)
-
-
-@final
-class TensorBoard:
-    """Callback that writes training records to TensorBoard.
-
-    The package `tensorboard` must be installed.
-
-    Args:
-        folder: Directory for the event files.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ImportError("TensorBoard is not installed; run: pip install tensorboard") from None
-        self.writer = SummaryWriter(str(folder))
-
-    def __call__(self, machine: BoltzmannMachine, record: Record) -> None:
-        """Write one record."""
-        for name, value in record.items():
-            if name != "epoch" and not isinstance(value, str):
-                self.writer.add_scalar(name, value, int(record["epoch"]))
-        self.writer.flush()

@@ -20,8 +20,6 @@ from tapmachine.machine.checks import check_machine, take_gaps
 from tapmachine.training.batches import Batches, Data
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.centering import can_be_centered
-from tapmachine.training.checkpoint import restore, state_of
-from tapmachine.training.epoch import EpochSoFar
 from tapmachine.training.factors import start_from_data
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor, Record
@@ -29,7 +27,7 @@ from tapmachine.training.objectives import default_objective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, momentum_sgd
 from tapmachine.training.options import TrainingOptions
 from tapmachine.training.selection import BestMachine
-from tapmachine.training.state import TrainingState
+from tapmachine.training.state import EpochSoFar, TrainingState, restore, state_of
 from tapmachine.training.step import Step
 from tapmachine.training.watch import Watch, warn_of_scale
 
@@ -149,10 +147,9 @@ class Trainer:
             last = float(self.optimizer.param_groups[0]["lr"])
             self.machine.last_learning_rate = last or self.machine.last_learning_rate  # some schedulers end at 0
         if self.monitor.is_due(self.finished, self.epochs):
-            x, weights, missing = self.batches.sample, self.batches.sample_weights, self.batches.missing
-            record |= self.monitor(self.machine, x, self.validation, weights, missing)
-            last = self.finished == self.epochs > 1
-            self.watch.measured(record, self.monitor, self.machine, x, weights, last, missing, self.batches.to_fit)
+            sample, weights, missing = self.batches.sample, self.batches.sample_weights, self.batches.missing
+            record |= self.monitor(self.machine, sample, self.validation, weights, missing)
+            self.watch.measured(record, self)
             self._select(record)
         return record
 
@@ -209,9 +206,7 @@ class Trainer:
                 group["lr"].mul_(CUT)
             else:
                 group["lr"] *= CUT
-        if self.scheduler is not None and hasattr(
-            self.scheduler, "base_lrs"
-        ):  # some schedulers compute the learning rate from these
+        if hasattr(self.scheduler, "base_lrs"):  # some schedulers compute the learning rate from these
             self.scheduler.base_lrs = [CUT * rate for rate in self.scheduler.base_lrs]
         warn(
             f"{bad} step{'s' if bad > 1 else ''} produced non-finite values and {'were' if bad > 1 else 'was'} undone; "

@@ -1,16 +1,19 @@
 """Warnings about problems in training, based on the recorded measurements."""
 
 import math
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from tapmachine.data.errors import TrainingWarning, warn
-from tapmachine.data.rows import Rows
 from tapmachine.exact.gaussian import Slabs
 from tapmachine.likelihood.result import disagreement
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.training.monitor import Monitor, Record
+from tapmachine.training.monitor import Record
 from tapmachine.units import Mixed
+
+if TYPE_CHECKING:
+    from tapmachine.training.trainer import Trainer
 
 LARGE_VALUES = 20.0
 FALL = 10.0  # nats by which the log-likelihood may fall below its best without a warning
@@ -39,32 +42,21 @@ class Watch:
         self.best = -math.inf
         self.earlier_epochs = 0
         self.independent: float | None = None  # log-likelihood of independent units, after the first measurement
-        self.has_drifted = False  # whether TAP's log-likelihood deviates from the unbiased one
-        self.exceeds = False  # whether the maximized log-likelihood exceeds the unbiased one
-        self.has_excluded = False  # whether particles were excluded
+        self.warned: set[str] = set()  # problems that are reported only once
 
-    def measured(
-        self,
-        record: Record,
-        monitor: Monitor,
-        machine: BoltzmannMachine,
-        x: Tensor,
-        weights: Tensor | None,
-        last: bool,
-        missing: Tensor | None = None,
-        to_fit: tuple[Rows, Tensor | None] | None = None,
-    ) -> None:
-        """Check the measurements of a machine; `last` marks the last of several epochs."""
-        if last:
-            _warn_of_idle_layers(machine, record)
+    def measured(self, record: Record, trainer: "Trainer") -> None:
+        """Check the measurements of a trainer's machine."""
+        is_last = trainer.finished == trainer.epochs > 1
+        if is_last:
+            _warn_of_idle_layers(trainer.machine, record)
         value, error = record.get("log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
         if math.isnan(value):
             return
         if self.independent is None:
-            self.independent = monitor.independent(machine, x, weights, missing, to_fit)
+            self.independent = trainer.monitor.independent(trainer.machine, trainer.batches)
         self._warn_of_a_fall(value)
         self._warn_of_drift(record, value, error)
-        if last and value < self.independent - WORSE - 3 * error:
+        if is_last and value < self.independent - WORSE - 3 * error:
             warn(
                 f"the final log-likelihood is {value:.4g} nats ({record['log_likelihood_method']}), below the "
                 f"{self.independent:.4g} of independent units. The machine has learned nothing; try a smaller learning "
@@ -74,15 +66,12 @@ class Watch:
 
     def excluded(self, count: float, epoch: int) -> None:
         """Warn once about particles with a non-finite free energy."""
-        if not self.has_excluded:
-            self.has_excluded = True
-            warn(
-                f"epoch {epoch + self.earlier_epochs}: {count:.0f} particle{'s' if count > 1 else ''} had a non-finite "
-                f"free energy and {'were' if count > 1 else 'was'} excluded from training. This happens if the scheme "
-                "has no solution, for example TAP for counts with strong couplings. Use PCD(2) (--objective pcd) "
-                "instead",
-                TrainingWarning,
-            )
+        self._warn_once(
+            "excluded",
+            f"epoch {epoch + self.earlier_epochs}: {count:.0f} particle{'s' if count > 1 else ''} had a non-finite "
+            f"free energy and {'were' if count > 1 else 'was'} excluded from training. This happens if the scheme "
+            "has no solution, for example TAP for counts with strong couplings. Use PCD(2) (--objective pcd) instead",
+        )
 
     def _warn_of_drift(self, record: Record, value: float, error: float) -> None:
         """Warn once if TAP's log-likelihood deviates significantly from the unbiased one.
@@ -95,14 +84,13 @@ class Watch:
             "TAP is not reliable for this machine, and training with it increases the error. Keep the machine with the "
             f"highest {method} log-likelihood, or train with PCD(10) (--objective pcd)"
         )
-        found = disagreement("TAP", maximized, method, value, error, advice) if maximized > value else None
-        if found is not None and not self.exceeds:
-            self.exceeds = self.has_drifted = True
-            warn(epoch + found, TrainingWarning)
-        found = disagreement("TAP", record.get("tap_log_likelihood", math.nan), method, value, error)
-        if found is not None and not self.has_drifted:
-            self.has_drifted = True
-            warn(epoch + found, TrainingWarning)
+        excess = disagreement("TAP", maximized, method, value, error, advice) if maximized > value else None
+        if excess is not None:
+            self._warn_once("exceeds", epoch + excess)
+            self.warned.add("drift")
+        drift = disagreement("TAP", record.get("tap_log_likelihood", math.nan), method, value, error)
+        if drift is not None:
+            self._warn_once("drift", epoch + drift)
 
     def _warn_of_a_fall(self, log_likelihood: float) -> None:
         """Warn once if the log-likelihood has fallen far below its best value."""
@@ -117,6 +105,11 @@ class Watch:
         elif log_likelihood > self.best:
             self.best = log_likelihood
 
+    def _warn_once(self, problem: str, message: str) -> None:
+        if problem not in self.warned:
+            self.warned.add(problem)
+            warn(message, TrainingWarning)
+
 
 def warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
     """Warn if real values are too large for training."""
@@ -125,10 +118,7 @@ def warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
         return
     largest = max(abs(float(bound)) for bound in x.aminmax())
     if not machine.layers[0].support.is_countable and largest > LARGE_VALUES:
-        warn(
-            f"x has absolute values of up to {largest:g}; scale the data to values of about 1",
-            TrainingWarning,
-        )
+        warn(f"x has absolute values of up to {largest:g}; scale the data to values of about 1", TrainingWarning)
 
 
 def _warn_of_idle_layers(machine: BoltzmannMachine, record: Record) -> None:

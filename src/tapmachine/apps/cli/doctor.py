@@ -24,7 +24,6 @@ OPTIONAL = {
     "pyarrow": "Parquet files",
     "polars": "polars DataFrames",
     "anndata": "AnnData files",
-    "tensorboard": "TensorBoard",
 }
 LITTLE_DISK = 2**30  # bytes of free disk space below which a problem is reported
 SOME = 10  # maximum number of missing epochs that are listed individually
