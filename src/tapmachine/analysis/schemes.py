@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from typing import NamedTuple
@@ -17,10 +17,26 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, in_double
 from tapmachine.machine.conditioning import condition
 from tapmachine.machine.sampler import gibbs, sweep_chain
-from tapmachine.solver import Scheme, solve
-from tapmachine.solver.registry import SCHEMES
+from tapmachine.solver import (
+    TAP,
+    AdaptiveTAP,
+    BeliefPropagation,
+    NaiveMeanField,
+    RelaxedBP,
+    Scheme,
+    ThirdOrderTAP,
+    solve,
+)
 from tapmachine.solver.starts import StartingPoint, fitting, starting_moments
 
+SCHEMES: tuple[Callable[[], Scheme], ...] = (
+    NaiveMeanField,
+    TAP,
+    ThirdOrderTAP,
+    RelaxedBP,
+    BeliefPropagation,
+    AdaptiveTAP,
+)
 NUDGE = 1e-4  # size of the field perturbation that measures the linear response
 IMPLAUSIBLE = 100.0  # a response larger than this multiple of the variances means that the solution has changed
 TOLERANCE = 1e-20
@@ -244,7 +260,7 @@ def compare_schemes(
 def _usual_schemes(machine: BoltzmannMachine) -> list[Scheme]:
     """Return all schemes that support a machine's units."""
     usual: list[Scheme] = []
-    for scheme in (scheme_class() for scheme_class in SCHEMES.values()):
+    for scheme in (scheme_class() for scheme_class in SCHEMES):
         with suppress(ValueError):
             scheme.bind(machine)
             usual.append(scheme)

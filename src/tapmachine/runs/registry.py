@@ -1,7 +1,7 @@
 """Command-line names of objectives, channels and measurements, and the classes they refer to.
 
 An entry in one of these tables makes a class available in settings and commands. Unit types are registered in
-`units.registry` and schemes in `solver.registry`. The module does not import torch, so that `--help` is fast.
+`units.registry`. The module does not import torch, so that `--help` is fast.
 """
 
 from collections.abc import Mapping

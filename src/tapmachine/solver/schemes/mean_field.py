@@ -20,7 +20,7 @@ from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver.schemes.base import Scheme
 from tapmachine.solver.schemes.couplings import Couplings, Incoming, free_energy, total
-from tapmachine.solver.schemes.explicit import DampedDescent, FixedDamping
+from tapmachine.solver.schemes.explicit import DampedDescent
 from tapmachine.solver.schemes.layered import LayeredDescent
 from tapmachine.solver.schemes.process import Process
 from tapmachine.units import Units
@@ -70,11 +70,6 @@ class MeanField(Scheme):
         the units use these tilts.
         """
 
-    def respond(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Moments:
-        """Compute the mean a and variance c of a layer's units under the tilt from their neighbors."""
-        mean, variance = self.incoming(couplings, layer_index, moments)
-        return layers[layer_index].respond(mean, variance, moments[layer_index].mean)
-
     def value(
         self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]
     ) -> Tensor:  # (K,), float64
@@ -91,9 +86,7 @@ class MeanField(Scheme):
             if machine.is_pairwise:
                 raise ValueError("update='implicit' requires layers; for a pairwise machine, use 'explicit'")
             return LayeredDescent(self, couplings, self.accelerate)
-        if self.damping is not None:
-            return FixedDamping(self, couplings, self.damping)
-        return DampedDescent(self, couplings)
+        return DampedDescent(self, couplings, self.damping)
 
     def free_energy(self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]) -> Tensor:
         return self.value(list(machine.layers), Couplings(machine, differentiable=True), list(moments), list(tilts))
@@ -149,7 +142,7 @@ class TAP(MeanField):
             "implicit" solves exactly for alternating layers with the other layers held fixed, so F decreases with every
             half-sweep. "explicit" inserts the previous moments into the equations, as in the paper; all units of a
             pairwise machine are updated in parallel.
-        damping: Weight of the previous moments in an explicit update, at least 0 (as in the paper) and less than 1. By
+        damping: Weight of the previous tilts in an explicit update, at least 0 (as in the paper) and less than 1. By
             default, it is adapted for each particle so that F decreases.
         accelerate: Whether to extrapolate implicit sweeps if this lowers F further (default: True).
 

@@ -26,9 +26,6 @@ class Equations(Protocol):
     def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:
         """Return the mean and variance of the field on a layer's units."""
 
-    def respond(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Moments:
-        """Return the moments of a layer under the tilt computed from the moments of all layers."""
-
     def tilt(
         self,
         layers: list[Units],
