@@ -146,7 +146,8 @@ def from_text(name: str, text: Any, hint: Any) -> Any:
         try:
             return tuple(item(part) for part in text.split(","))
         except ValueError:
-            example = "one or more integers, such as 500,200" if item is int else "two numbers, such as 0,1"
+            numbers = "two numbers" if (float, float) in map(get_args, kinds(hint)) else "numbers"
+            example = "one or more integers, such as 500,200" if item is int else f"{numbers}, such as 0,1"
             raise SettingsError(f"{name} is {text!r}; expected {example}") from None
     if {str, float} <= {*kinds(hint)} and text is not None:
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,6 +65,18 @@ class LikelihoodReport:
             for estimator, score in (("TAP, average", tap), ("TAP, log-sum-exp", tap.log_sum_exp)):
                 rows.append(_row(estimator, name, score) | {"n_solutions": tap.n_unique})
         return rows
+
+    def table(self) -> str:
+        """Format the rows of `as_dicts` as text."""
+        heads = "{:20}{:12}{:>8}{:>12}{:>10}{:>11}{:>12}{:>11}"
+        lines = [heads.format("estimator", "data", "rows", "nats", "±", "± of ln Z", "per unit", "solutions")]
+        for row in self.as_dicts():
+            error, name = row.get("log_partition_error"), Path(row["data"]).name[:11]
+            numbers = (f"{row[key]:.{digits}f}" for key, digits in (("mean", 3), ("standard_error", 3)))
+            of_partition = "–" if error is None else f"{error:.3f}"
+            last = (f"{row['per_unit']:.4f}", row.get("n_solutions", ""))
+            lines.append(heads.format(row["estimator"], name, row["rows"], *numbers, of_partition, *last))
+        return "\n".join([*lines, "per unit: the mean divided by the number of visible and hidden units"])
 
 
 def _row(estimator: str, name: str, score: LogLikelihood) -> dict[str, Any]:

@@ -247,17 +247,6 @@ def open_session(run: Path, device: str = "cpu") -> "Session":
     return Session(run, pick_device(device))
 
 
-def numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple[float, ...] | None:
-    """Parse numbers separated by commas."""
-    if text is None:
-        return None
-    try:
-        return tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        example = "an integer or several integers, as in 500,200" if kind is int else "two numbers, as in 0,1"
-        raise ValueError(f"{name} is {text!r}; expected {example}") from None
-
-
 def summary(record: dict[str, Any]) -> str:
     """Return a one-line summary of a training record."""
     from tapmachine.training.progress import in_words

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Data, Device, Quiet, Run, command, numbers, speaker
+from tapmachine.apps.cli.common import Data, Device, Quiet, Run, command, speaker
+from tapmachine.data.declarations import from_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +61,7 @@ def landscape(
 
     if start_from not in STARTS:
         raise ValueError(f"--from is {start_from!r}; expected one of {', '.join(STARTS)}")
-    chosen = [int(epoch) for epoch in numbers("epochs", epochs, int) or ()] or None
+    chosen = from_text("--epochs", epochs, tuple[int, ...])
     out = out or (run / "landscape" if run.is_dir() else run.with_name(f"{run.stem}-landscape"))
     say = (lambda line: None) if quiet else (lambda line: print(line, flush=True))
     with together(pick_device(device)) as device_of_process:

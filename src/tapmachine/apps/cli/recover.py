@@ -26,6 +26,7 @@ from tapmachine.apps.cli.posterior import (
     not_converged,
     training_rows,
 )
+from tapmachine.data.declarations import from_text
 from tapmachine.runs.registry import MEASUREMENTS
 
 if TYPE_CHECKING:
@@ -144,29 +145,28 @@ def _value(name: str, text: Any) -> Any:
     """Parse an option: --edges is a list of numbers, and --bias a number or the numbers in a file, (M,)."""
     import numpy as np
 
-    from tapmachine.data.errors import DataError
     from tapmachine.data.formats import read_file
 
+    if name == "edges":
+        return from_text("--edges", text, tuple[float, ...])
     if name == "noise" and text is not None and not 0 <= text < math.inf:
         raise ValueError(f"--noise is {text:g}; expected a non-negative, finite standard deviation")
     if name == "noise" or text is None:
         return text
     try:
-        numbers = np.asarray([float(part) for part in text.split(",")] if name == "edges" else float(text))
+        bias = np.asarray(float(text))
     except ValueError:
-        if name == "edges":
-            raise ValueError(f"--edges is {text!r}; expected increasing numbers, as in 0,0.5,1") from None
         if not Path(text).is_file():
             raise ValueError(
                 f"--bias is {text!r}; expected a number, or a file with one number per measurement"
             ) from None
         values = read_file(Path(text), "", False)[0]
         if isinstance(values, list) or values.dtype.kind not in "biuf":
-            raise DataError(f"{text}: expected numbers") from None
-        numbers = values.reshape(-1).astype(np.float64)  # a .csv file may have one row or one column
-    if not np.isfinite(numbers).all():
-        raise ValueError(f"--{name} {text} contains non-finite values; expected finite numbers")
-    return numbers.tolist() if name == "edges" else numbers
+            raise ValueError(f"{text}: expected numbers") from None
+        bias = values.reshape(-1).astype(np.float64)  # a .csv file may have one row or one column
+    if not np.isfinite(bias).all():
+        raise ValueError(f"--bias {text} contains non-finite values; expected finite numbers")
+    return bias
 
 
 def _notes_on_training(session: "Session") -> list[str]:

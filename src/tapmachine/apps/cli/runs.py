@@ -1,7 +1,7 @@
 """Commands `tapmachine info` and `tapmachine evaluate`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,25 +14,24 @@ from tapmachine.apps.cli.common import (
     Quiet,
     Run,
     Seed,
-    app,
+    command,
     open_session,
     speaker,
     summary,
-    warnings_as_lines,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tapmachine.likelihood.report import LikelihoodReport
     from tapmachine.runs.session import Session
 
 
-@app.command(epilog="Example:  tapmachine info runs/d")
+@command("tapmachine info runs/d")
 def info(run: Run, as_json: AsJson = False) -> None:
     """Show the data, the machine and the training progress of a run directory or machine file."""
-    with warnings_as_lines(quiet=False):
-        session = open_session(run)
-        records = session.records()
+    session = open_session(run)
+    records = session.records()
     settings, machine = session.settings.as_json(), session.machine.summary()
     if as_json:
         print(json.dumps({"settings": settings, "machine": machine, "epochs": session.epoch, "records": records}))
@@ -63,7 +62,7 @@ def _of_file(row: dict[str, Any], data: str) -> dict[str, Any]:
     return {"estimator": row["estimator"], "data": data} | scores | shared
 
 
-@app.command(epilog="Example:  tapmachine evaluate runs/d --ais")
+@command("tapmachine evaluate runs/d --ais")
 def evaluate(
     run: Run,
     data: Data = None,
@@ -87,83 +86,75 @@ def evaluate(
     The TAP estimate is shown for comparison. The column "per unit" is the
     mean divided by the number of visible and hidden units.
     """
-    import torch
-
     from tapmachine.accelerator.devices import pick_device
     from tapmachine.accelerator.distributed import leads, together
-    from tapmachine.data.errors import LikelihoodWarning, warn
-    from tapmachine.data.rows import spaced
     from tapmachine.likelihood import Annealing, compare_likelihoods
-    from tapmachine.likelihood.exact import exact_log_partition
-    from tapmachine.likelihood.report import likelihood_report
-    from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition
-    from tapmachine.machine.checks import in_double, take_gaps
+    from tapmachine.machine.checks import take_gaps
     from tapmachine.runs.data import named
     from tapmachine.runs.session import Session
 
-    quiet = quiet or not leads()
     say = speaker(quiet or as_json)
-    with warnings_as_lines(quiet), together(pick_device(device)) as own:
+    with together(pick_device(device)) as own:
         session = Session(run, own)
-        machine = session.machine
-        sets = {name: x.to(machine.device) for name, x in _data_to_score(session, data, say).items()}
-        found: dict[str, tuple[Tensor, Tensor | None]] = {}
+        found = session.data(data, gaps=True)
+        for note in () if data is None else found.notes:
+            say(note)
+        both = {"train": found.train, "held out": found.held_out} if data is None else {data: found.train}
+        sets = {name: x.to(session.machine.device) for name, x in both.items() if x is not None}
+        states: dict[str, tuple[Tensor, Tensor | None]] = {}
         for name, x in sets.items():
             with named(name):
-                found[name] = take_gaps(machine, x)
-                if found[name][1] is not None and (ais or temperatures is not None):
+                states[name] = take_gaps(session.machine, x)
+                if states[name][1] is not None and (ais or temperatures is not None):
                     raise ValueError("has missing values; --ais and --temperatures require complete rows")
         if ais or temperatures is not None:
-            table = compare_likelihoods(
-                machine,
-                *sets.values(),
-                annealing=Annealing(temperatures, seed=seed),
-                callback=lambda name: say(f"{name} …"),
+            how = Annealing(temperatures, seed=seed)
+            compared = compare_likelihoods(
+                session.machine, *sets.values(), annealing=how, callback=lambda name: say(f"{name} …")
             )
-            if leads():
-                names = ("train", "test") if data is None else (Path(data).name,)
-                shown = [row if data is None else _of_file(row, data) for row in table.as_dicts()]
-                print(json.dumps([_without_nan(row) for row in shown]) if as_json else table.table(names))
-            return
-        say("estimating log-likelihoods …")
-        gappy = any(missing is not None for _, missing in found.values())
-        partition = LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact") if exact else None
-        by_tap = not gappy and session.codec.schema is None
-        report = likelihood_report(machine, found, partition, by_tap=by_tap, seed=seed)
-        if not report.partition.error < TOLERANCE:
-            warn(
-                f"the standard error of ln Z is {report.partition.error:.2g} nats, above {TOLERANCE}; set a larger "
-                "number of temperatures with --temperatures",
-                LikelihoodWarning,
-            )
-        for problem in report.problems:
-            warn(problem, LikelihoodWarning)
-        for name, score in report.scores.items():
-            log_scale = session.codec.log_scale(spaced(sets[name], len(score)).double().cpu().numpy())
-            report.scores[name] = score.minus(torch.as_tensor(log_scale).to(score.values))
-        if gappy:
-            say("some values are missing; showing log-likelihoods of the observed values, without TAP")
-        rows = report.as_dicts()
-    if not leads():
-        return
-    if as_json:
-        print(json.dumps([_without_nan(row) for row in rows]))
-        return
-    print(
-        f"{'estimator':20}{'data':12}{'rows':>8}{'nats':>12}{'±':>10}{'± of ln Z':>11}{'per unit':>12}{'solutions':>11}"
-    )
-    for row in rows:
-        error = row.get("log_partition_error")
-        common = "–" if error is None else f"{error:.3f}"
-        numbers = f"{row['rows']:8}{row['mean']:12.3f}{row['standard_error']:10.3f}{common:>11}{row['per_unit']:12.4f}"
-        print(f"{row['estimator']:20}{Path(row['data']).name[:11]:12}{numbers}{row.get('n_solutions', ''):>11}")
-    print("per unit: the mean divided by the number of visible and hidden units")
+            table = compared.table(("train", "test") if data is None else (Path(data).name,))
+            rows = [row if data is None else _of_file(row, data) for row in compared.as_dicts()]
+        else:
+            report = _report(session, sets, states, exact, seed, say)
+            rows, table = report.as_dicts(), report.table()
+    if leads():
+        print(json.dumps([_without_nan(row) for row in rows]) if as_json else table)
 
 
-def _data_to_score(session: "Session", data: str | None, say: Callable[[str], None]) -> dict[str, "Tensor"]:
-    found = session.data(data, gaps=True)
-    if data is not None:
-        for note in found.notes:
-            say(note)
-        return {data: found.train}
-    return {"train": found.train} | ({} if found.held_out is None else {"held out": found.held_out})
+def _report(
+    session: "Session",
+    sets: "Mapping[str, Tensor]",
+    states: Mapping[str, "tuple[Tensor, Tensor | None]"],
+    exact: bool,
+    seed: int,
+    say: Callable[[str], None],
+) -> "LikelihoodReport":
+    """Compute log-likelihoods in the units of the data, and warn if they are not reliable."""
+    import torch
+
+    from tapmachine.data.errors import LikelihoodWarning, warn
+    from tapmachine.data.rows import spaced
+    from tapmachine.likelihood.exact import exact_log_partition
+    from tapmachine.likelihood.report import likelihood_report
+    from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition
+    from tapmachine.machine.checks import in_double
+
+    say("estimating log-likelihoods …")
+    gappy = any(missing is not None for _, missing in states.values())
+    partition = LogPartition(float(exact_log_partition(in_double(session.machine))), 0.0, "exact") if exact else None
+    by_tap = not gappy and session.codec.schema is None
+    report = likelihood_report(session.machine, states, partition, by_tap=by_tap, seed=seed)
+    problems = [*report.problems]
+    if not report.partition.error < TOLERANCE:
+        problems.append(
+            f"the standard error of ln Z is {report.partition.error:.2g} nats, above {TOLERANCE}; set a larger number "
+            "of temperatures with --temperatures"
+        )
+    for problem in problems:
+        warn(problem, LikelihoodWarning)
+    for name, score in report.scores.items():
+        log_scale = session.codec.log_scale(spaced(sets[name], len(score)).double().cpu().numpy())
+        report.scores[name] = score.minus(torch.as_tensor(log_scale).to(score.values))
+    if gappy:
+        say("some values are missing; showing log-likelihoods of the observed values, without TAP")
+    return report

@@ -12,8 +12,8 @@ from tapmachine.apps.cli.common import (
     Device,
     Quiet,
     Run,
-    app,
     check_targets,
+    command,
     open_session,
     speaker,
     warnings_as_lines,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROWS_AT_A_TIME = 4096
 
 
-@app.command(epilog="Example:  tapmachine score runs/d new.npy --out scores.csv")
+@command("tapmachine score runs/d new.npy --out scores.csv")
 def score(
     run: Run,
     data: Annotated[str, typer.Argument(help="Rows to score. NaN marks missing values.", show_default=False)],
@@ -64,7 +64,7 @@ def score(
     for note in rows.notes:
         say(note)
     names = (session.codec.names if rows.layout is None else rows.layout.column_names()) or ()
-    with warnings_as_lines(quiet), named(data):
+    with named(data):
         gappy = units is not None and isinstance(rows.rows, np.ndarray) and bool(np.isnan(rows.rows).any())
         if gappy and mixture_of(session.machine) is None:
             raise ValueError("has missing values; --units requires complete rows, or a machine trained on a table")
