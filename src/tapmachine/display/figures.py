@@ -44,7 +44,7 @@ SVG_RULES = (
     (r' id="[\w.]+_\d+"', ""),  # unused, and not unique on a page
     (r"xlink:href", "href"),
     (r"'DejaVu Sans'[^;\"]*sans-serif", "system-ui, sans-serif"),
-    (INK, "currentColor"),
+    (f": {INK}", ": currentColor"),
     (r' transform="rotate\(-0 [^"]*"', ""),
     (r"\s*\n\s*", " "),
 )
