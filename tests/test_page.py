@@ -352,7 +352,7 @@ def test_every_figure_can_be_saved(visit, tmp_path):
     figures = page.locator(".figure:visible")
     assert figures.count() >= 6
     assert page.locator(".figure:visible .save").count() == figures.count()
-    for name, kind in (("map", "SVG"), ("tree", "SVG"), ("samples", "SVG"), ("training", "PNG"), ("tree", "PNG")):
+    for name, kind in (("map", "SVG"), ("tree", "SVG"), ("training", "SVG"), ("training", "PNG"), ("tree", "PNG")):
         with page.expect_download() as download:
             page.locator(f'.figure[data-name="{name}"] .save button').get_by_text(kind).dispatch_event("click")
         assert download.value.suggested_filename == f"{name}.{kind.lower()}"
@@ -362,6 +362,9 @@ def test_every_figure_can_be_saved(visit, tmp_path):
             drawing = ElementTree.fromstring(path.read_text())
             assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
             assert "var(" not in path.read_text()  # it has its colors with it
+            assert all("style" in use.attrib for use in drawing.iter("{http://www.w3.org/2000/svg}use"))
+            marks = [mark for defs in drawing.iter("{http://www.w3.org/2000/svg}defs") for mark in defs]
+            assert not any("fill:" in mark.get("style", "") for mark in marks)  # but that of their use
         else:
             pixels = np.asarray(Image.open(path).convert("L"))
             assert np.ptp(pixels) > 100

@@ -1,11 +1,12 @@
 // Buttons that save a figure as SVG or PNG, in the colors of the page.
 
-const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linejoin", "font", "text-anchor", "opacity", "display", "transform", "image-rendering", "filter"];
+const STYLES = ["color", "fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linejoin", "font", "text-anchor", "opacity", "display", "transform", "image-rendering", "filter"];
 const PNG_SCALE = 2;
 
 function standalone(svg) {
   const copy = svg.cloneNode(true), originals = [svg, ...svg.querySelectorAll("*")];
   [copy, ...copy.querySelectorAll("*")].forEach((made, i) => {
+    if (originals[i].closest("defs")) return; // markers take their colors from the elements that use them
     const computed = getComputedStyle(originals[i]);
     made.setAttribute("style", STYLES.map((name) => `${name}:${computed.getPropertyValue(name)}`).join(";"));
   });
