@@ -1,52 +1,80 @@
 """Spike-and-slab units above whitened Gaussian units, fitted with ln Z summed over all sets of active units."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from tapmachine.exact.gaussian import active_sets_log_partition
+from tapmachine.exact import Mixture
 from tapmachine.machine import BoltzmannMachine, rbm
-from tapmachine.tables.clusters import LOG_2PI, Clusters, Columns, folds, significantly_best
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab, Units
 
+LOG_2PI = math.log(2 * math.pi)
+MOST_SLABS = 8  # maximum number of fitted hidden units; the sum has 2^8 terms
 MOST_STEPS, EVERY = 400, 10  # maximum number of steps, and steps between evaluations on held-out rows
 LEARNING_RATE = 0.02
 INITIAL_SPREAD = 0.2  # length of the initial weights of a unit
 INITIAL_ODDS = -1.0  # log-odds of an active unit
 
 
-def best_n_steps(x: Tensor, shrinkage: float, n_clusters: int, n_slabs: int, seed: int) -> int:
-    """Return the number of training steps that maximizes the held-out likelihood, or 0 if slabs do not increase it."""
+def best_n_steps(parts: list[tuple[Mixture, Tensor, Tensor]], n_hidden: int, seed: int) -> int:
+    """Return the number of training steps that maximizes the held-out likelihood, or 0 if slabs do not increase it.
+
+    Args:
+        parts: For each fold, the mixture fitted to it, its rows, and the held-out rows.
+        n_hidden: Number of hidden units beside those that model the correlations.
+        seed: Random seed for the initial weights.
+    """
     gains = []  # gains over the mixture for each held-out row, after 0, EVERY, … steps
-    for fitted, left_out in folds(len(x), seed):
-        columns = Columns.of(x[fitted], shrinkage)
-        clusters = Clusters.of(columns, x[fitted], n_clusters, seed)
-        y = clusters.whitened(x[left_out])
-        curve = Slabs(clusters, n_slabs, seed).fit(clusters.whitened(x[fitted]), MOST_STEPS, y)
-        gains.append(curve - clusters.log_joint(y).logsumexp(1))
-    return EVERY * significantly_best(torch.cat(gains, 1))
+    for mixture, fitted, left_out in parts:
+        slabs = Slabs(mixture, n_hidden, seed)
+        if not slabs.n_slabs:
+            return 0
+        curve = slabs.fit(fitted, MOST_STEPS, left_out)
+        gains.append(curve - (mixture.log_density(left_out) + slabs.log_volume))
+    gain = torch.cat(gains, 1)
+    best = int(gain.mean(1).argmax())
+    error = gain[best].std() / gain.shape[1] ** 0.5
+    return EVERY * best if float(gain[best].mean()) > float(error) else 0
 
 
 class Slabs:
     """Spike-and-slab units above whitened Gaussian units, with weights w_j and precision matrix q + Σ_j w_j w_jᵀ.
 
-    With B_j = w_j·(y − m) and cluster centers b_k, the density is
+    With B_j = w_j·(y − m) and centers b_k of the classes, the density is
 
         P(y) ∝ N(y; m, (q + WWᵀ)⁻¹) Σ_k e^{a_k + b_k·(y − m)} Π_j (1 + e^{r_j} ∫ exp((B_j + U_j)h − ½h²) dh).
     """
 
-    def __init__(self, clusters: Clusters, n_slabs: int, seed: int) -> None:
-        generator, n = torch.Generator().manual_seed(seed), len(clusters.centers)
-        weights = torch.randn(n, n_slabs, generator=generator, dtype=torch.float64)
+    def __init__(self, mixture: Mixture, n_hidden: int, seed: int) -> None:
+        lower = torch.linalg.cholesky(mixture.covariances[0])
+        offset, shares = mixture.probabilities @ mixture.means, mixture.probabilities
+        n, n_classes = mixture.means.T.shape
+        self.n_hidden, self.lower, self.offset = n_hidden, lower, offset
+        self.n_slabs = min(n_hidden - (n_classes if n_classes > 1 else 0), MOST_SLABS)
+        generator = torch.Generator().manual_seed(seed)
+        weights = torch.randn(n, self.n_slabs, generator=generator, dtype=torch.float64)
         self.weights = INITIAL_SPREAD / n**0.5 * weights
         self.mean, self.log_q = (torch.zeros(size, dtype=torch.float64) for size in (n, 1))
-        self.field = torch.zeros(n_slabs, dtype=torch.float64)
+        self.field = torch.zeros(self.n_slabs, dtype=torch.float64)
         self.log_odds = torch.full_like(self.field, INITIAL_ODDS - 0.5 * LOG_2PI)
-        self.centers = clusters.centers.clone()
-        self.log_shares = clusters.shares.log() - 0.5 * (clusters.centers**2).sum(0)
+        self.centers = torch.linalg.solve_triangular(lower, (mixture.means - offset).T, upper=False)
+        self.log_shares = shares.log() - 0.5 * (self.centers**2).sum(0)
         self.parameters = [self.weights, self.mean, self.log_q, self.field, self.log_odds]
-        if len(self.log_shares) > 1:
+        if n_classes > 1:
             self.parameters += [self.centers, self.log_shares]
+
+    @property
+    def log_volume(self) -> Tensor:  # ()
+        """Log-density in whitened coordinates minus that of standardized rows."""
+        return self.lower.diagonal().log().sum()
+
+    def whitened(self, x: Tensor) -> Tensor:  # (N, n)
+        """Transform standardized rows to coordinates in which the covariance of the mixture is the identity."""
+        y: Tensor = torch.linalg.solve_triangular(self.lower.T, x - self.offset, upper=True, left=False)
+        return y
 
     def log_density(self, y: Tensor) -> Tensor:  # (N, n) -> (N,)
         n, n_slabs = self.weights.shape
@@ -55,9 +83,9 @@ class Slabs:
         inner = q * torch.eye(n_slabs, dtype=y.dtype) + self.weights.T @ self.weights
         log_det = (n - n_slabs) * self.log_q + torch.logdet(inner)
         gaussian = 0.5 * (log_det - n * LOG_2PI - q * (y**2).sum(1) - (sent**2).sum(1))
-        of_clusters = (self.log_shares + y @ self.centers).logsumexp(1)
+        of_classes = (self.log_shares + y @ self.centers).logsumexp(1)
         of_slabs = softplus(self.log_odds + 0.5 * (sent + self.field) ** 2 + 0.5 * LOG_2PI).sum(1)
-        log_density: Tensor = gaussian + of_clusters + of_slabs - self._log_partition(q, inner)
+        log_density: Tensor = gaussian + of_classes + of_slabs - self._log_partition(q, inner)
         return log_density
 
     def _log_partition(self, q: Tensor, inner: Tensor) -> Tensor:
@@ -74,9 +102,16 @@ class Slabs:
         log_partition: Tensor = (self.log_shares + 0.5 * squares + of_sets).logsumexp(0)
         return log_partition
 
-    def fit(self, y: Tensor, n_steps: int, left_out: Tensor | None = None) -> Tensor:  # -> (evaluations, N of left_out)
-        """Maximize the likelihood, and return the log-densities of held-out rows at regular intervals."""
-        curve = []
+    def fit(self, x: Tensor, n_steps: int, left_out: Tensor | None = None) -> Tensor:  # -> (evaluations, N of left_out)
+        """Maximize the likelihood of standardized rows, in whitened coordinates.
+
+        Returns:
+            Log-densities of held-out rows in whitened coordinates, before the first step and after every ten steps.
+        """
+        if n_steps == 0:
+            self._remove_slabs()
+        curve, y = list[Tensor](), self.whitened(x)
+        left_out = None if left_out is None else self.whitened(left_out)
         optimizer = torch.optim.Adam([p.requires_grad_() for p in self.parameters], LEARNING_RATE)
         for step in range(n_steps + 1):
             if left_out is not None and step % EVERY == 0:
@@ -88,25 +123,32 @@ class Slabs:
                 optimizer.step()
         return torch.stack(curve) if curve else torch.empty(0)
 
+    def _remove_slabs(self) -> None:
+        """Leave the mixture as it is, without slabs."""
+        self.n_slabs = 0
+        self.weights, self.field, self.log_odds = self.weights[:, :0], self.field[:0], self.log_odds[:0]
+
     @torch.no_grad()
-    def machine(self, n_hidden: int) -> tuple[BoltzmannMachine, Tensor, Tensor]:
+    def machine(self) -> tuple[BoltzmannMachine, Tensor, Tensor]:
         """Return the machine in coordinates u in which the precision matrix is the identity.
 
-        Returns the machine, the matrix `transform` and the vector `shift`, where y = shift + transform·u.
+        Returns the machine, the matrix `transform` and the vector `shift`, where x = shift + transform·u for
+        standardized rows x.
         """
         n, n_slabs = self.weights.shape
-        n_clusters = len(self.log_shares) if len(self.log_shares) > 1 else 0
+        n_classes = len(self.log_shares) if len(self.log_shares) > 1 else 0
         precision = self.log_q.exp() * torch.eye(n, dtype=torch.float64) + self.weights @ self.weights.T
         lower = torch.linalg.cholesky(precision)
-        slabs = SpikeSlab(n_hidden - n_clusters, active_probability=torch.tensor(0.5, dtype=torch.float64))
+        slabs = SpikeSlab(self.n_hidden - n_classes, active_probability=torch.tensor(0.5, dtype=torch.float64))
         slabs.log_odds.fill_(INITIAL_ODDS - 0.5 * LOG_2PI)
         slabs.log_odds[:n_slabs] = self.log_odds
         slabs.field[:n_slabs] = self.field
         hidden: Units = slabs
-        weights = torch.zeros(n, n_hidden, dtype=torch.float64)
+        weights = torch.zeros(n, self.n_hidden, dtype=torch.float64)
         weights[:, :n_slabs] = torch.linalg.solve_triangular(lower, self.weights, upper=False)
-        if n_clusters:
-            weights[:, -n_clusters:] = torch.linalg.solve_triangular(lower, self.centers, upper=False)
-            hidden = Mixed([slabs, Categorical(1, n_clusters, self.log_shares.unsqueeze(0))])
+        if n_classes:
+            weights[:, -n_classes:] = torch.linalg.solve_triangular(lower, self.centers, upper=False)
+            hidden = Mixed([slabs, Categorical(1, n_classes, self.log_shares.unsqueeze(0))])
         machine = rbm(Gaussian(n, field=torch.zeros(n, dtype=torch.float64)), hidden, weights)
-        return machine, torch.linalg.inv(lower).T, self.mean.detach()
+        transform = self.lower @ torch.linalg.inv(lower).T
+        return machine, transform, self.offset + self.lower @ self.mean.detach()
