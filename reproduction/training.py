@@ -13,11 +13,11 @@ from tapmachine.beliefs import Tilt
 from tapmachine.data.rows import Rows, held_in_memory
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
-from tapmachine.runs.build import make_machine
 from tapmachine.runs.data import RunData
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import Prepared
 from tapmachine.solver import TAP, Scheme
+from tapmachine.tables.machine import make_machine
 from tapmachine.tables.units import make_visible
 from tapmachine.training import CD, Monitor, Objective, TAPObjective, Trainer, TrainingOptions
 from tapmachine.training.context import Carry, Context
@@ -113,7 +113,7 @@ def prepared_for(
         assert settings.learning_rate is not None
         rate = settings.learning_rate
         units = None if procedure.rescale else make_visible(settings, data.train, data.held_out)[0]
-        new = make_machine(settings, data.train, data.held_out, units)
+        new = make_machine(settings, data.train, data.held_out, units, seed=settings.seed)
         machine = new.machine.to(device)
         x, held_out = (check_rows(machine, held_in_memory(new.scaled(rows))) for rows in (data.train, data.held_out))
 

@@ -9,7 +9,7 @@ import torch
 from count_units import Counts, LightTailed, Undeclared
 from sklearn.base import clone
 
-import tapmachine.runs.build
+import tapmachine.tables.machine
 from tapmachine import (
     PCD,
     RBM,
@@ -36,8 +36,8 @@ from tapmachine import (
 from tapmachine.channels import GaussianNoise
 from tapmachine.data.errors import EstimateError, FileError
 from tapmachine.likelihood import exact_moments
-from tapmachine.runs.build import make_machine
 from tapmachine.runs.settings import Settings
+from tapmachine.tables.machine import make_machine
 from tapmachine.training import Monitor, momentum_sgd
 from tapmachine.training.objectives import default_objective
 from tapmachine.training.step import can_be_centered
@@ -221,7 +221,7 @@ def test_large_counts_are_no_reason_to_scale_the_data():
 
 
 def test_counts_are_not_rescaled_by_the_recipes(monkeypatch):
-    monkeypatch.setattr(tapmachine.runs.build, "make_visible", lambda settings, *x: (counts(3), "counts"))
+    monkeypatch.setattr(tapmachine.tables.machine, "make_visible", lambda settings, *x: (counts(3), "counts"))
     made = make_machine(Settings(data="digits", hidden=(2,), dtype="float64"), ROWS)
     assert made.is_in_units_of_data
 

@@ -26,9 +26,10 @@ from tapmachine.apps.estimator.training import settings_of
 from tapmachine.channels import Channel
 from tapmachine.data.declarations import POSITIVE, default_in_words, from_text, option_of, setting
 from tapmachine.data.errors import SettingsError
-from tapmachine.runs.build import make_machine, make_objective
+from tapmachine.runs.build import make_objective
 from tapmachine.runs.registry import CHANNELS, OBJECTIVES
 from tapmachine.runs.settings import Settings, read_settings
+from tapmachine.tables.machine import make_machine
 from tapmachine.training import Objective
 from tapmachine.units import Binary, Spin
 from tapmachine.units.registry import UNIT_TYPES, hidden_words, visible_words, word_for

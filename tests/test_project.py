@@ -38,9 +38,6 @@ ORDER = [
 CYCLES = {"exact.mixture"}  # modules that are imported by what they import
 UNIT_TYPES_ASKED = {  # how often modules ask for the exact type of a unit
     "machine.whitening": 4,
-    "tables.class_machine": 2,
-    "tables.classes": 2,
-    "tables.start": 1,
 }
 SHORT_MODULES = {  # and why they stand alone
     "__main__": "runs with python -m",
@@ -56,12 +53,11 @@ SHORT_MODULES = {  # and why they stand alone
     "units.numerics.strata": "numerics know no machines",
 }
 DEEP_INHERITANCE = {
-    "Binary", "CellMachine", "Clamped", "RBM", "Reweighted", "SpikeSlab", "Spin",
+    "Binary", "Clamped", "RBM", "Reweighted", "SpikeSlab", "Spin",
     "ThirdOrderTAP", "Tilted", "TruncatedGaussBernoulli",
 }  # fmt: skip
 MANY_PARAMETERS = {
     "fit": 20,
-    "fit_classes": 9,
     "pretrain": 13,
     "Step": 10,
     "Trainer": 18,

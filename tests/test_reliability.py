@@ -45,12 +45,13 @@ from tapmachine.data.sources import read
 from tapmachine.likelihood.annealing.paths import LayeredPath
 from tapmachine.likelihood.annealing.runs import BLOCK
 from tapmachine.machine.files import write_tensors
-from tapmachine.runs.build import codec_of, make_machine, make_trainer
+from tapmachine.runs.build import codec_of, make_objective
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 from tapmachine.solver.schemes.layered import LayeredDescent
-from tapmachine.training import Monitor, Stopped, Trainer, momentum_sgd
+from tapmachine.tables.machine import make_machine, make_training
+from tapmachine.training import Monitor, Stopped, Trainer, TrainingOptions, momentum_sgd
 
 EPOCHS = 6
 SELDOM = ("--measure-every", "12", "--save-every", "4")
@@ -390,7 +391,8 @@ def trained(visible, seed, threads):
         chosen = Settings("given", hidden=(5,), visible=visible, epochs=2, batch_size=20, seed=seed, dtype="float64")
         x = codec_of(chosen).rows(VALUES[visible](bars(200)))
         new = make_machine(chosen, x)
-        trainer = make_trainer(chosen, new, x, None, Monitor(n_starts=0))
+        options = TrainingOptions.of(chosen, objective=make_objective(chosen), monitor=Monitor(n_starts=0))
+        trainer = make_training(new, x, options)
         for _ in range(chosen.epochs):
             trainer.epoch()
         return new.machine

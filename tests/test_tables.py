@@ -31,8 +31,8 @@ from tapmachine.likelihood.unbiased import unbiased_log_partition
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine.whitening import in_coordinates, whiten
 from tapmachine.posterior import anomaly_score
-from tapmachine.tables import start as tables
-from tapmachine.tables.clusters import Clusters, Columns
+from tapmachine.tables.fit import Table, fit_classes, fit_table, split
+from tapmachine.tables.fit import machine_of as machine_of_table
 from tapmachine.tables.slabs import Slabs
 
 
@@ -270,7 +270,7 @@ def test_a_table_is_modeled_better_than_by_a_gaussian(quick_tables, tmp_path):
 
 def test_samples_have_the_distribution_of_the_machine(quick_tables):
     """Each column against its exact distribution function, which no tail is too heavy for as it is for variances."""
-    train = clusters(400)
+    train = clusters(400, seed=3)
     model = RBM(6).fit(train)
     samples, mixture = model.sample(3000), mixture_of(model.machine_)
     shares, means = mixture.probabilities, mixture.means
@@ -299,7 +299,7 @@ def test_clusters_are_found(quick_tables):
 
     train, test = rows(300), rows(2000)
     model = RBM(8).fit(train)
-    assert "2 clusters" in model.visible_
+    assert "2 classes" in model.visible_
     z = torch.from_numpy(test @ np.diag([1.0, 0.02, 100.0]))
     two = torch.distributions.MultivariateNormal(
         torch.from_numpy(np.stack((0 * offset, offset))), torch.eye(3).double()
@@ -314,14 +314,15 @@ def test_clusters_are_found(quick_tables):
 def test_the_fit_normalizes_its_density(quick_tables):
     """The log-density that is fitted is that of the machine made from it, whose ln Z has an oracle above."""
     x = torch.from_numpy(clusters(60))
-    mixture = Clusters.of(Columns.of(x, 0.01), x, 3, 0)
-    fitted = Slabs(mixture, 2, 0)
-    y = mixture.whitened(x)
-    fitted.fit(y, 20)
-    machine, transform, shift = fitted.machine(6)
-    u = torch.linalg.solve(transform, (y - shift).T).T
-    log_density = log_weight(machine, u) - exact_log_partition(machine) - torch.linalg.slogdet(transform)[1]
-    torch.testing.assert_close(fitted.log_density(y).detach(), log_density.detach(), rtol=1e-9, atol=1e-9)
+    table = Table.of(x, Gaussian(3))
+    single = fit_classes(table, table.one_class(), 0.01)
+    fitted = Slabs(fit_classes(table, split(single, table, 3, 0.01), 0.01), 6, 0)
+    fitted.fit(table.x, 20)
+    machine = machine_of_table(single, table, fitted)
+    volume = fitted.log_volume + table.deviation.log().sum()
+    log_density = log_weight(machine, x) - exact_log_partition(machine)
+    expected = fitted.log_density(fitted.whitened(table.x)) - volume
+    torch.testing.assert_close(expected.detach(), log_density.detach(), rtol=1e-9, atol=1e-9)
 
 
 def test_diverged_parameters_are_reported(quick_tables, tmp_path):
@@ -350,8 +351,8 @@ def test_commands_on_a_table_name_what_does_not_apply(quick_tables, tmp_path):
 def test_a_gaussian_table_stays_gaussian(quick_tables):
     """Where slabs do not help rows that were left out, there are none."""
     x = np.random.default_rng(0).normal(size=(120, 4)) @ np.diag([1.0, 10.0, 0.1, 5.0])
-    start = tables.start_for_table(torch.from_numpy(x), 2)
-    assert not start.machine.weights[0].any()
+    machine = fit_table(torch.from_numpy(x), 2).machine
+    assert not machine.weights[0][:, 4:].any()
 
 
 COLUMNS = np.random.default_rng(2).normal(size=(40, 3)) * [1.0, 100.0, 0.01]

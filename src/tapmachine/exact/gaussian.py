@@ -217,6 +217,11 @@ def active_sets(n: int, like: Tensor) -> Tensor:  # (2^n, n)
     return ((codes.unsqueeze(1) >> places) & 1).to(like.dtype)
 
 
+def is_real(block: Units) -> bool:
+    """Return whether units are real-valued columns, which may be correlated."""
+    return type(block) is Gaussian
+
+
 def blocks_of(layer: Units) -> list[tuple[Units, int]]:
     """Return the blocks of a layer with the indices of their first components."""
     blocks: list[Units] = list(layer.blocks) if isinstance(layer, Mixed) else [layer]  # type: ignore[arg-type]

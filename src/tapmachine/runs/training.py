@@ -18,13 +18,13 @@ from tapmachine.accelerator.distributed import wait_for_all, world
 from tapmachine.data.errors import RunError, Stopped, StoppedRun
 from tapmachine.data.rows import Rows, has_gaps
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.runs.build import make_machine, make_trainer
+from tapmachine.runs.build import make_objective
 from tapmachine.runs.data import RunData, named, read_data
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import ADJUSTABLE, Settings
 from tapmachine.runs.weights import repeat_rows
-from tapmachine.tables.machine import ScaledMachine
-from tapmachine.training import Monitor, Training
+from tapmachine.tables.machine import ScaledMachine, make_machine, make_training
+from tapmachine.training import Monitor, Training, TrainingOptions
 from tapmachine.training.gaps import check_columns
 from tapmachine.training.loop import run_epochs
 from tapmachine.training.monitor import Record
@@ -142,10 +142,11 @@ def prepared(settings: Settings, data: RunData[Rows], device: torch.device | str
             train, weights = repeat_rows(train, weights)
         settings = settings.for_rows(len(train))
         units = None if data.schema is None else data.schema.units()
-        new = make_machine(settings, train, data.held_out, units, weights)
+        new = make_machine(settings, train, data.held_out, units, weights, settings.seed)
         new.machine.to(device)
-        monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift, transform=new.transform)
-        return settings, new, make_trainer(settings, new, train, data.held_out, monitor, weights)
+        monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift)
+        options = TrainingOptions.of(settings, objective=make_objective(settings), weights=weights, monitor=monitor)
+        return settings, new, make_training(new, train, options, data.held_out, settings.pretrain_epochs)
 
 
 @contextmanager

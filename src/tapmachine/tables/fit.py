@@ -1,21 +1,20 @@
-"""Maximum-likelihood fit of a table: latent classes with correlated real columns, and heavy tails by spike-and-slab units.
+"""Maximum-likelihood fit of a table by a small machine: latent classes, correlated numbers, and slabs for heavy tails.
 
 The model of rows with missing cells and columns of several types is
 
     P(x) = Σ_k π_k N(x_real; μ_k, Σ) Π_j P_j(x_j; U_j + W_jk),
 
-which is the distribution of a machine with one categorical hidden unit. Real columns are standardized first. Expectation
-maximization integrates over missing cells exactly, so that each step increases the likelihood of the observed cells. The
-shrinkage of the correlations, the number of classes and the width of the covariance are chosen by cross-validation, scored
-by the likelihood of the observed cells in held-out rows. For complete tables of numbers, a few spike-and-slab hidden units
-are added in coordinates in which Σ is the identity (`slabs.py`). In the coordinates of the data, the problem would be so
-ill-conditioned that gradient descent is slow.
+which is the distribution of a machine with one categorical hidden unit. Real columns are standardized first.
+Expectation maximization integrates over missing cells exactly, so that each step increases the likelihood of the
+observed cells. The shrinkage of the correlations, the number of classes and the width of the covariance are chosen by
+cross-validation, scored by the likelihood of the observed cells in held-out rows. For complete tables of numbers, a few
+spike-and-slab hidden units are added in coordinates in which Σ is the identity (`slabs.py`). In the coordinates of the
+data, the problem would be so ill-conditioned that gradient descent is slow.
 """
 
 import math
 import warnings
 from copy import deepcopy
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -28,9 +27,10 @@ from torch.nn.functional import one_hot
 from tapmachine.beliefs import Tilt
 from tapmachine.data.rows import spaced
 from tapmachine.exact import Mixture, row_groups
+from tapmachine.exact.gaussian import blocks_of, is_real
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.machine.whitening import in_coordinates
-from tapmachine.tables.slabs import Slabs, best_n_steps
+from tapmachine.tables.slabs import MOST_SLABS, Slabs, best_n_steps
 from tapmachine.units import Categorical, Gaussian, Mixed, Units
 
 MOST_ROWS = 20_000  # maximum number of rows that are fitted
@@ -42,13 +42,20 @@ MOST_WITH_SLABS = 8  # maximum number of classes beside spike-and-slab units, wh
 SHRINKAGES = (0.7, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-5, 1e-6)
 MORE_SHRINKAGE = (3.0, 10.0)  # factors to try with several classes, because correlations within classes are weaker
 WIDTHS = (1.0, 1.1, 1.2, 1.35, 1.5)  # factors of the covariance to choose from
-LEAST_WIDTH = 0.01  # minimum variance within classes, relative to all rows; otherwise, few values have infinite densities
+LEAST_WIDTH = (
+    0.01  # minimum variance within classes, relative to all rows; otherwise, few values have infinite densities
+)
 COLLINEAR = 1e-6  # columns are linear combinations if an eigenvalue of their correlations is smaller
-N_STEPS, COLD_STEPS, WARM_STEPS = 40, 20, 8  # steps of expectation maximization: at most, from k-means, from a similar fit
+N_STEPS, COLD_STEPS, WARM_STEPS = (
+    40,
+    20,
+    8,
+)  # steps of expectation maximization: at most, from k-means, from a similar fit
 N_PARTITIONS = 5  # number of runs of k-means
 TOLERANCE = 1e-4  # gain of a step, in nats per row, below which the iteration stops
 PATIENCE = 2  # number of candidates without a gain after which the search stops
-SHARE_OF_ERROR = 0.5  # gain in standard errors below which fewer classes are preferred
+SHARE_OF_ERROR, WITH_SLABS = 0.5, 1.0  # gain in standard errors below which fewer classes are preferred
+MEAN_SMOOTHING = 0.1  # pseudo-rows per class for the means of real columns, relative to those for other columns
 
 
 class Table(NamedTuple):
@@ -57,14 +64,14 @@ class Table(NamedTuple):
     Attributes:
         x: Rows with NaN for missing values, shape (N, n).
         weights: Weight of each row, shape (N,).
-        blocks: Units in the order of the columns, fitted to the columns.
+        blocks: Units in the order of the columns, fitted to the columns, with the indices of their first columns.
         real: Indices of the Gaussian columns.
         mean, deviation: Mean and standard deviation of the Gaussian columns before standardization.
     """
 
     x: Tensor
     weights: Tensor
-    blocks: list[Units]
+    blocks: list[tuple[Units, int]]
     real: Tensor
     mean: Tensor
     deviation: Tensor
@@ -83,17 +90,15 @@ class Table(NamedTuple):
         empty = x.isnan().all(0).nonzero().flatten().tolist()
         if empty or len(x) == 0:
             raise ValueError(f"column {empty[0] if empty else 0} has no observed values; remove it")
-        blocks: list[Units] = list(units.blocks) if isinstance(units, Mixed) else [units]  # type: ignore[arg-type]
-        blocks = [deepcopy(block).double().cpu() for block in blocks]
-        real = [torch.arange(0)]
-        for block, place in _placed(blocks):
+        placed, real = blocks_of(deepcopy(units).double().cpu()), [torch.arange(0)]
+        for block, place in placed:
             part = x[:, place : place + math.prod(block.state_shape)]
             _fit_columns(block, part.unflatten(1, block.state_shape), weights)
-            real += [torch.arange(place, place + block.n)] if type(block) is Gaussian else []
-        gaussians = [block for block in blocks if type(block) is Gaussian]
+            real += [torch.arange(place, place + block.n)] if is_real(block) else []
+        gaussians = [block for block, _ in placed if isinstance(block, Gaussian)]
         precision = torch.cat([x.new_zeros(0), *(block.precision.detach() for block in gaussians)])
         mean = torch.cat([x.new_zeros(0), *(block.field.detach() for block in gaussians)]) / precision
-        table = Table(x, weights, blocks, torch.cat(real), mean, precision.rsqrt())
+        table = Table(x, weights, placed, torch.cat(real), mean, precision.rsqrt())
         x[:, table.real] = (x[:, table.real] - mean) / table.deviation
         return table
 
@@ -103,7 +108,7 @@ class Table(NamedTuple):
 
     def one_class(self) -> Mixture:
         """Return a mixture with one class and independent columns."""
-        others = [(block, place) for block, place in _placed(self.blocks) if type(block) is not Gaussian]
+        others = [(block, place) for block, place in self.blocks if not is_real(block)]
         n, zero = len(self.real), self.x.new_zeros(1)
         return Mixture(
             zero,
@@ -120,12 +125,6 @@ class Table(NamedTuple):
         u = x.double().clone()
         u[:, self.real] = (u[:, self.real] - self.mean) / self.deviation
         return mixture.log_density(u) - (~u[:, self.real].isnan()).double() @ self.deviation.log()
-
-
-def _placed(blocks: list[Units]) -> list[tuple[Units, int]]:
-    """Return the blocks with the indices of their first columns."""
-    sizes = [math.prod(block.state_shape) for block in blocks]
-    return list(zip(blocks, accumulate(sizes, initial=0), strict=False))
 
 
 def _fit_columns(block: Units, x: Tensor, weights: Tensor) -> None:  # (N, *state_shape)
@@ -173,7 +172,8 @@ def fit_classes(
         start: Initial mixture, such as `table.one_class()` or the result of `split`.
         shrinkage: Fraction by which the correlations are shrunk toward 0.
         n_steps: Maximum number of steps (default: 40).
-        smoothing: Number of pseudo-rows added to each class, with the distribution of all rows (default: 1).
+        smoothing: Number of pseudo-rows added to each class, with the distribution of all rows (default: 1). A tenth of
+            them is added for the means of real columns.
         width: Minimum variance within classes, relative to the variance of all rows (default: 0.01).
     """
     mixture, before, total = start, -math.inf, float(table.weights.sum())
@@ -203,8 +203,9 @@ def split(single: Mixture, table: Table, n_classes: int, shrinkage: float, seed:
         states.copy_(((states - moments.mean) / moments.variance.sqrt().clamp(min=0.1)).nan_to_num(0.0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than classes
-        partition = KMeans(n_classes, n_init=N_PARTITIONS, random_state=seed).fit(x.numpy(), None, table.weights.numpy())
-    belongs = one_hot(torch.from_numpy(partition.labels_).long(), n_classes) * table.weights.unsqueeze(1)
+        k_means = KMeans(n_classes, n_init=N_PARTITIONS, random_state=seed)
+        labels = k_means.fit(x.numpy(), sample_weight=table.weights.numpy()).labels_
+    belongs = one_hot(torch.from_numpy(labels).long(), n_classes) * table.weights.unsqueeze(1)
     start = single.replace(
         log_weights=x.new_zeros(n_classes),
         means=single.means.expand(n_classes, n),
@@ -248,7 +249,7 @@ def maximized(
     log_shares = ((counts + smoothing) / (total + smoothing * len(counts))).log()
     # μ' = (Nμ + Σ(x − μ))/(N + s) and Σ' = Σ (x − μ')(x − μ')ᵀ/N
     one = len(counts) == 1
-    pull = 0.0 if one else smoothing
+    pull = 0.0 if one else MEAN_SMOOTHING * smoothing
     means = (counts.unsqueeze(1) * mixture.means + found.shifts) / (counts + pull).clamp(min=1e-300).unsqueeze(1)
     moves = means - mixture.means
     cross = moves.T @ found.shifts
@@ -299,13 +300,14 @@ def folds(table: Table, seed: int) -> Parts:
 
 
 @torch.no_grad()
-def select(table: Table, candidates: list[int], seed: int) -> Selection:
+def select(table: Table, candidates: list[int], seed: int, share_of_error: float = SHARE_OF_ERROR) -> Selection:
     """Choose the shrinkage, the number of classes and the width that best predict held-out rows.
 
     Args:
         table: Rows to fit.
         candidates: Candidate numbers of classes in increasing order, starting with 1.
         seed: Random seed for the folds and for k-means.
+        share_of_error: Gain in standard errors below which fewer classes are preferred (default: 0.5).
     """
     if len(table.x) < 3:
         return Selection()
@@ -324,7 +326,7 @@ def select(table: Table, candidates: list[int], seed: int) -> Selection:
         best = n_classes if without_gain == 0 else best
         if without_gain == PATIENCE:
             break
-    n_classes = next(k for k in fits if _is_as_good(gains[k][1], gains[best][1]))
+    n_classes = next(k for k in fits if _is_as_good(gains[k][1], gains[best][1], share_of_error))
     chosen, score = Selection(shrinkage, n_classes, gains[n_classes][0]), float(gains[n_classes][1].sum())
     warm = fits[n_classes]
     for factor in MORE_SHRINKAGE if n_classes > 1 and 0 < shrinkage < SHRINKAGES[0] else ():
@@ -368,18 +370,16 @@ def _best_width(fits: list[Mixture], parts: Parts) -> tuple[float, Tensor]:
     scores = []
     for width in WIDTHS if len(fits[0].real) else WIDTHS[:1]:
         wider = [fit.replace(covariances=width * fit.covariances) for fit in fits]
-        of_folds = [
-            others.weights * fit.log_density(others.x) for fit, (_, others) in zip(wider, parts, strict=True)
-        ]
+        of_folds = [others.weights * fit.log_density(others.x) for fit, (_, others) in zip(wider, parts, strict=True)]
         scores.append(torch.cat(of_folds))
     best = int(torch.stack(scores).sum(1).argmax())
     return WIDTHS[best], scores[best]
 
 
-def _is_as_good(scores: Tensor, best: Tensor) -> bool:
+def _is_as_good(scores: Tensor, best: Tensor, share_of_error: float) -> bool:
     """Return whether the difference between two scores is small compared with its standard error."""
     loss = best - scores
-    return float(loss.sum()) <= SHARE_OF_ERROR * float(loss.std()) * math.sqrt(len(loss))
+    return float(loss.sum()) <= share_of_error * float(loss.std()) * math.sqrt(len(loss))
 
 
 # ----- the machine
@@ -419,22 +419,23 @@ def fit_table(
     """
     x = spaced(x, MOST_ROWS).detach().double().cpu()
     weights = None if weights is None else spaced(weights.unsqueeze(1), MOST_ROWS).flatten()
-    is_plain = units is None or type(units) is Gaussian
+    is_plain = units is None or is_real(units)
     has_slabs = is_plain and weights is None and not bool(x.isnan().any())
     table = Table.of(x, Gaussian(x.shape[1]) if units is None else units, weights)
     some = table.rows(spaced(torch.arange(len(table.x)), SELECTION_ROWS))
     most = min(n_hidden - 1, MOST_WITH_SLABS) if has_slabs else n_hidden
-    selection = select(some, [k for k in CLASSES if k <= max(1, most)], seed)
+    share = WITH_SLABS if has_slabs else SHARE_OF_ERROR
+    selection = select(some, [k for k in CLASSES if k <= max(1, most)], seed, share)
     mixture = fit_selected(table, selection, seed)
     notes = _notes(table, selection) if has_slabs else []
     notes += [f"{selection.n_classes} classes"] if selection.n_classes > 1 else []
     slabs = None
     if has_slabs:
-        slabs = Slabs(mixture, n_hidden, seed)
         n_steps = 0
         if len(table.x) >= FEW_ROWS:
             parts = [(fit_selected(fold, selection, seed), fold.x, others.x) for fold, others in folds(some, seed)]
             n_steps = best_n_steps(parts, n_hidden, seed)
+        slabs = Slabs(mixture, n_hidden, seed, MOST_SLABS if n_steps else 0)
         slabs.fit(some.x, n_steps)
     return TableFit(machine_of(mixture, table, slabs), notes)
 
@@ -473,7 +474,7 @@ def machine_of(mixture: Mixture, table: Table, slabs: Slabs | None = None) -> Bo
     for z in of_others:
         log_shares = log_shares - z
     hidden: Units = Categorical(1, n_classes, field=log_shares.unsqueeze(0))
-    n_real, blocks = len(table.real), list(table.blocks)
+    n_real, blocks = len(table.real), [block for block, _ in table.blocks]
     weights = torch.zeros(table.x.shape[1], n_real + n_classes, dtype=torch.float64)
     if n_real:
         lower = torch.linalg.cholesky(mixture.covariances[0])
@@ -486,11 +487,11 @@ def machine_of(mixture: Mixture, table: Table, slabs: Slabs | None = None) -> Bo
         assert isinstance(columns, Gaussian)
         first = 0
         for index, block in enumerate(blocks):
-            if type(block) is Gaussian:
+            if is_real(block):
                 some = slice(first, first + block.n)
                 blocks[index] = Gaussian(block.n, columns.field[some], columns.precision[some])
                 first = some.stop
     for block, place, field in zip(mixture.blocks, mixture.places, fields, strict=True):
         weights[place : place + math.prod(block.state_shape), n_real:] = field.T
-    visible = Mixed(blocks) if len(blocks) > 1 or type(blocks[0]) is not Gaussian else blocks[0]
+    visible = Mixed(blocks) if len(blocks) > 1 or not is_real(blocks[0]) else blocks[0]
     return rbm(visible, hidden, weights)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from tapmachine.exact.gaussian import active_sets_log_partition
 from tapmachine.exact import Mixture
+from tapmachine.exact.gaussian import active_sets_log_partition
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab, Units
 
@@ -48,12 +48,12 @@ class Slabs:
         P(y) ∝ N(y; m, (q + WWᵀ)⁻¹) Σ_k e^{a_k + b_k·(y − m)} Π_j (1 + e^{r_j} ∫ exp((B_j + U_j)h − ½h²) dh).
     """
 
-    def __init__(self, mixture: Mixture, n_hidden: int, seed: int) -> None:
+    def __init__(self, mixture: Mixture, n_hidden: int, seed: int, most: int = MOST_SLABS) -> None:
         lower = torch.linalg.cholesky(mixture.covariances[0])
         offset, shares = mixture.probabilities @ mixture.means, mixture.probabilities
         n, n_classes = mixture.means.T.shape
         self.n_hidden, self.lower, self.offset = n_hidden, lower, offset
-        self.n_slabs = min(n_hidden - (n_classes if n_classes > 1 else 0), MOST_SLABS)
+        self.n_slabs = min(n_hidden - (n_classes if n_classes > 1 else 0), most)
         generator = torch.Generator().manual_seed(seed)
         weights = torch.randn(n, self.n_slabs, generator=generator, dtype=torch.float64)
         self.weights = INITIAL_SPREAD / n**0.5 * weights
@@ -108,8 +108,6 @@ class Slabs:
         Returns:
             Log-densities of held-out rows in whitened coordinates, before the first step and after every ten steps.
         """
-        if n_steps == 0:
-            self._remove_slabs()
         curve, y = list[Tensor](), self.whitened(x)
         left_out = None if left_out is None else self.whitened(left_out)
         optimizer = torch.optim.Adam([p.requires_grad_() for p in self.parameters], LEARNING_RATE)
@@ -122,11 +120,6 @@ class Slabs:
                 (-self.log_density(y).mean()).backward()
                 optimizer.step()
         return torch.stack(curve) if curve else torch.empty(0)
-
-    def _remove_slabs(self) -> None:
-        """Leave the mixture as it is, without slabs."""
-        self.n_slabs = 0
-        self.weights, self.field, self.log_odds = self.weights[:, :0], self.field[:0], self.log_odds[:0]
 
     @torch.no_grad()
     def machine(self) -> tuple[BoltzmannMachine, Tensor, Tensor]:

@@ -26,17 +26,17 @@ COMPARED_ROWS, ENOUGH_ROWS, NAMED = 2000, 50, 5  # maximum and minimum number of
 MANY_ZEROS = 0.05  # exact zeros are a separate state if they make up more than this fraction of the values
 
 
-def make_visible(settings: MachineOptions, *data: Rows) -> tuple[Units, str]:
+def make_visible(options: MachineOptions, *data: Rows) -> tuple[Units, str]:
     """Create visible units for data. Returns the units and an explanation of their type."""
     n, values = data[0].shape[1], _look_at(*data)
-    low, high = settings.interval or _interval(values)
-    if settings.visible != "auto":
-        word, reason = settings.visible, ", as specified"
+    low, high = options.interval or _interval(values)
+    if options.visible != "auto":
+        word, reason = options.visible, ", as specified"
     else:
-        word, reason = _pick(values, (low, high), settings.interval is not None)
+        word, reason = _pick(values, (low, high), options.interval is not None)
         reason = f": {reason}"
     unit_type = UNIT_TYPES[word]
-    lower, upper = (torch.tensor(bound, dtype=getattr(torch, settings.dtype)) for bound in (low, high))
+    lower, upper = (torch.tensor(bound, dtype=getattr(torch, options.dtype)) for bound in (low, high))
     if unit_type.contains_zero:
         lower, upper = lower.clamp(max=0), upper.clamp(min=0)
     units = unit_type.make(n, max(2, int(values.highest) + 1) if unit_type.states else 0, (lower, upper))

@@ -20,7 +20,8 @@ Callback = Callable[[BoltzmannMachine, Record], None]
 class Training(Protocol):
     """Interface of trainers, which run one epoch at a time.
 
-    The interface is implemented by `Trainer` for one machine and by `PretrainingTrainer` for layer-by-layer training.
+    The interface is implemented by `Trainer` for one machine, by `PretrainingTrainer` for layer-by-layer training, and
+    for machines that are fitted in one step.
 
     Attributes:
         epochs: Total number of epochs.
@@ -60,8 +61,8 @@ class Training(Protocol):
             Stopped: If `stopping` was set.
         """
 
-    def joint(self) -> Trainer:
-        """Return the trainer for joint training of all layers."""
+    def joint(self) -> "Training":
+        """Return the training of all layers together."""
 
     def state(self) -> TrainingState:
         """Return the training state between two epochs or batches."""
@@ -100,7 +101,7 @@ class History:
         if not self.records:
             return "History(no epochs)"
         last = self.records[-1]
-        shown = ", ".join((f"loss {last['loss']:.4g}", *in_words(last)))
+        shown = ", ".join([*([f"loss {last['loss']:.4g}"] if "loss" in last else []), *in_words(last)])
         return f"History({len(self)} epochs; last: {shown})"
 
     def _repr_html_(self) -> str:

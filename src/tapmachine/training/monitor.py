@@ -19,7 +19,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import take_gaps
 from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.machine.rescaling import rescale
-from tapmachine.machine.whitening import in_coordinates, models_correlations
+from tapmachine.machine.whitening import models_correlations
 from tapmachine.solver import TAP, AdaptiveTAP, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 from tapmachine.training.batches import Batches
@@ -64,7 +64,6 @@ class Monitor:
             the last epoch are always measured.
         scale, shift: Transformation of rescaled data to the original units, shift + scale·x. Measurements are made in
             the original units.
-        transform: Matrix to use instead of `scale`; see `tapmachine.machine.whitening`.
 
     Example:
         >>> import torch
@@ -82,7 +81,6 @@ class Monitor:
     every: int | None = None
     scale: float = 1.0
     shift: Tensor | float = 0.0
-    transform: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("n_starts", 0), ("n_rows", 1), ("max_sweeps", 1), ("every", 1)):
@@ -208,11 +206,6 @@ class Monitor:
         self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None = None
     ) -> tuple[BoltzmannMachine, Tensor, Tensor | None]:
         """Return the machine and the rows in the original units."""
-        if self.transform is not None:
-            transform, shift = (torch.as_tensor(z).to(rows.device).double() for z in (self.transform, self.shift))
-            original = [None if z is None else shift + z.double() @ transform.T for z in (rows, held_out)]
-            assert original[0] is not None
-            return in_coordinates(machine, transform, shift), original[0], original[1]
         if self.scale == 1 and not torch.as_tensor(self.shift).any():
             return machine, rows, held_out
         machine = rescale(machine, self.scale, self.shift)

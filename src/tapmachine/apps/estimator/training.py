@@ -16,11 +16,11 @@ from tapmachine.accelerator.devices import pick_device
 from tapmachine.apps.estimator.input import encoded, lazy_rows, weighted
 from tapmachine.data.declarations import kinds
 from tapmachine.data.rows import Rows, has_gaps, spaced
-from tapmachine.runs.build import make_machine, make_trainer
+from tapmachine.runs.build import make_objective
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.codec import Codec
-from tapmachine.tables.machine import ScaledMachine
-from tapmachine.training import Monitor, Objective, Trainer
+from tapmachine.tables.machine import ScaledMachine, make_machine, make_training
+from tapmachine.training import Monitor, Objective, Trainer, TrainingOptions
 from tapmachine.training.gaps import check_columns, fill_columns
 from tapmachine.training.loop import run_epochs
 from tapmachine.training.monitor import Record
@@ -112,8 +112,10 @@ def train(model: Any, X: Any, sample_weight: Any) -> tuple[Trained, KeyboardInte
     settings = settings.for_rows(len(x))
     new = _new_machine(model, settings, x, weights)
     n_starts, every = (N_STARTS, 1) if model.verbose else (0, max(1, settings.all_epochs // N_MEASURED))
-    monitor = Monitor(n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift, transform=new.transform)
-    training = make_trainer(settings, new, x, None, monitor, weights, _objective(model))
+    monitor = Monitor(n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift)
+    training = make_training(
+        new, x, _options(model, settings, monitor, weights), pretrain_epochs=settings.pretrain_epochs
+    )
     state, history, interrupted = None, list[Record](), None
 
     def keep(record: Record) -> None:
@@ -142,9 +144,9 @@ def train_further(model: Any, X: Any, sample_weight: Any) -> Trained:
         x, weights = _first_rows(model, X, sample_weight)
         new = _new_machine(model, settings, x, weights)
     else:
-        if before.new.transform is not None:
+        if before.new.is_fitted:
             raise ValueError(
-                "partial_fit cannot continue a fit with Gaussian visible units, which does not use gradient steps; "
+                "partial_fit cannot continue the fit of a table, which does not use gradient steps; "
                 "call fit with all rows, or use partial_fit from the start"
             )
         settings = settings_of(model, 1, seed=before.settings.seed, **options)
@@ -158,9 +160,9 @@ def train_further(model: Any, X: Any, sample_weight: Any) -> Trained:
         new = deepcopy(before.new)
     if settings.batch_size is not None:
         settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
-    scaling = {"scale": new.scale, "shift": new.shift, "transform": new.transform}
-    monitor = Monitor(N_STARTS, likelihood=True, every=1, **scaling) if model.verbose else Monitor(n_starts=0)
-    trainer = make_trainer(settings, new, x, None, monitor, weights, _objective(model))
+    scaled = Monitor(N_STARTS, likelihood=True, every=1, scale=new.scale, shift=new.shift)
+    monitor = scaled if model.verbose else Monitor(n_starts=0)
+    trainer = make_training(new, x, _options(model, settings, monitor, weights))
     if before is not None:
         _take_up(trainer.joint(), before.state)
     history = [] if before is None else before.history
@@ -169,8 +171,9 @@ def train_further(model: Any, X: Any, sample_weight: Any) -> Trained:
     return Trained(settings, new, trainer.state(), history, spaced(seen, N_STARTS).clone())
 
 
-def _objective(model: Any) -> Objective | None:
-    return model.objective if isinstance(model.objective, Objective) else None
+def _options(model: Any, settings: Settings, monitor: Monitor, weights: Tensor | None) -> TrainingOptions:
+    objective = model.objective if isinstance(model.objective, Objective) else make_objective(settings)
+    return TrainingOptions.of(settings, objective=objective, weights=weights, monitor=monitor)
 
 
 def _first_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
@@ -200,7 +203,7 @@ def _more_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | N
 def _new_machine(model: Any, settings: Settings, x: Rows, weights: Tensor | None) -> ScaledMachine:
     schema = model._codec.schema
     units = model.visible if callable(model.visible) else None if schema is None else schema.units()
-    new = make_machine(settings, x, units=units, weights=weights)
+    new = make_machine(settings, x, units=units, weights=weights, seed=settings.seed)
     if schema is not None:
         new = replace(new, why="; ".join(schema.describe().splitlines()))
     new.machine.to(pick_device(model.device))
