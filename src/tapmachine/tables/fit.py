@@ -28,6 +28,7 @@ from tapmachine.beliefs import Tilt
 from tapmachine.data.rows import spaced
 from tapmachine.exact import Mixture, row_groups
 from tapmachine.exact.gaussian import blocks_of, is_real
+from tapmachine.exact.mixture import RowGroup
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.machine.whitening import in_coordinates
 from tapmachine.tables.slabs import MOST_SLABS, Slabs, best_n_steps
@@ -216,7 +217,7 @@ def split(single: Mixture, table: Table, n_classes: int, shrinkage: float, seed:
 
 
 @torch.no_grad()
-def expectations(mixture: Mixture, table: Table, groups: list | None = None) -> Statistics:  # type: ignore[type-arg]
+def expectations(mixture: Mixture, table: Table, groups: list[RowGroup] | None = None) -> Statistics:
     """Compute the class probabilities of each row and the expected moments of its Gaussian columns."""
     n = len(table.real)
     log_joint = table.x.new_empty((len(table.x), len(mixture.log_weights)))
