@@ -12,7 +12,6 @@ import torch
 from timing import seconds
 
 from tapmachine import Binary, ais_log_partition, rbm
-from tapmachine.likelihood import linear_schedule
 from tapmachine.likelihood.annealing.paths import path_to, seeded
 from tapmachine.likelihood.annealing.runs import anneal
 
@@ -32,7 +31,7 @@ def main() -> None:
     machine = rbm(Binary(N_VISIBLE, field=b), Binary(n_hidden, field=c), W).to(device)
     x, h, W = (z.to(device) for z in (torch.rand(N_RUNS, N_VISIBLE), torch.rand(N_RUNS, n_hidden), W))
     path = path_to(machine, None, seed=0)
-    betas = linear_schedule(n_temperatures)
+    betas = torch.linspace(0, 1, n_temperatures + 1, dtype=torch.float64)
 
     def products() -> None:
         for _ in range(n_temperatures):
@@ -64,7 +63,7 @@ def main() -> None:
         ratio = statistics.median(a / b for a, b in zip(taken, times["tapmachine"], strict=True))
         print(f"{name:<12} {1e3 * statistics.median(taken) / n_temperatures:8.3f} ms each, {ratio:6.2f} x tapmachine")
     if device == "cuda":
-        schedule = linear_schedule(14_500)  # as many temperatures as in the paper
+        schedule = torch.linspace(0, 1, 14_501, dtype=torch.float64)  # as many temperatures as in the paper
         whole = [
             seconds(lambda seed=seed: ais_log_partition(machine, schedule, seed=seed), device) for seed in range(4)
         ]

@@ -18,7 +18,6 @@ from tapmachine.analysis.receptive import ReceptiveFields, receptive_fields
 from tapmachine.data.rows import spaced
 from tapmachine.display.figures import new_figure
 from tapmachine.display.images import image_grid
-from tapmachine.likelihood import linear_schedule
 
 RANKINGS = "spread", "activation"
 N_RANKED, N_DISCUSSED = 12, 24  # number of receptive fields per ranking, and per type of hidden units
@@ -118,7 +117,7 @@ def discussed(lab: Lab) -> Iterable[Row]:
             "hidden_units": model.hidden_units,
             "n_hidden": lab.model(model).hidden[0],
             "epochs": lab.model(model).epochs,
-            **sampled_estimates(lab, lab.machine(model), x, linear_schedule(N_TEMPERATURES[lab.quick])),
+            **sampled_estimates(lab, lab.machine(model), x, N_TEMPERATURES[lab.quick]),
             "tap": last.get("log_likelihood", ""),
             "solutions": last["solutions"],
             "starts": last["starts"],

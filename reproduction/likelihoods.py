@@ -16,7 +16,7 @@ from reproduction.models import BINARY, BINARY_500, DEEP_MODELS, TABLE
 from reproduction.solutions import measure_solutions
 from tapmachine.data.errors import LikelihoodWarning
 from tapmachine.display.figures import new_figure
-from tapmachine.likelihood import ais_log_likelihood, ais_log_partition, linear_schedule, pseudo_log_likelihood
+from tapmachine.likelihood import ais_log_likelihood, ais_log_partition, pseudo_log_likelihood
 from tapmachine.machine import BoltzmannMachine
 
 LAST_EPOCH = 100  # last epoch shown in the first figure
@@ -102,7 +102,7 @@ def _draw_deep_machines(lab: Lab) -> Drawing:
     return drawing
 
 
-def sampled_estimates(lab: Lab, machine: BoltzmannMachine, x: Tensor, schedule: Tensor) -> Row:
+def sampled_estimates(lab: Lab, machine: BoltzmannMachine, x: Tensor, schedule: Tensor | int) -> Row:
     """Return the AIS and pseudo-likelihood estimates of the mean log-likelihood of rows of binary-MNIST."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelihoodWarning)  # the standard error is in the table
@@ -118,7 +118,7 @@ def sampled_estimates(lab: Lab, machine: BoltzmannMachine, x: Tensor, schedule: 
 @table("tap-ais-psuedo")
 def estimates(lab: Lab) -> Iterable[Row]:
     """Return the estimates of the mean log-likelihood of training rows at each epoch."""
-    schedule = linear_schedule(300) if lab.quick else paper_schedule()
+    schedule = 300 if lab.quick else paper_schedule()
     for row in measure_solutions(lab, BINARY_500).likelihood:
         by_tap = {"epoch": row["epoch"], "tap": row["log_likelihood"], "tap_log_sum_exp": row["log_sum_exp"]}
         machine = lab.machine(BINARY_500, int(row["epoch"]))

@@ -35,7 +35,7 @@ from tapmachine.analysis import compare_schemes, receptive_fields
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_count
 from tapmachine.landscape import embed_landscape, track_landscape
-from tapmachine.likelihood import Annealing, adaptive_schedule, linear_schedule
+from tapmachine.likelihood import Annealing
 from tapmachine.likelihood.tap import solve_from_rows
 from tapmachine.posterior import PosteriorOptions, gibbs_posterior
 from tapmachine.posterior.baselines import nearest_neighbors
@@ -77,8 +77,6 @@ CALLS = [
     ("TAPObjective", "n_sweeps", lambda n: TAPObjective(n_sweeps=n)),
     ("Trainer", "epochs", lambda n: Trainer(small(), X, epochs=n)),
     ("Trainer", "batch_size", lambda n: Trainer(small(), X, epochs=1, batch_size=n)),
-    ("adaptive_schedule", "n_temperatures", lambda n: adaptive_schedule(small(), n_temperatures=n)),
-    ("adaptive_schedule", "n_runs", lambda n: adaptive_schedule(small(), n_temperatures=2, n_runs=n)),
     ("ais_log_likelihood", "schedule", lambda n: ais_log_likelihood(small(), X, schedule=n)),
     ("ais_log_likelihood", "n_runs", lambda n: ais_log_likelihood(small(), X, schedule=2, n_runs=n)),
     ("ais_log_partition", "schedule", lambda n: ais_log_partition(small(), schedule=n)),
@@ -102,7 +100,6 @@ CALLS = [
     ("geometric_decay", "epochs", lambda n: geometric_decay(momentum_sgd(small(), 0.1), 0.1, n)),
     ("gibbs", "n_sweeps", lambda n: gibbs(small(), X, n)),
     ("gibbs_posterior", "n_sweeps", lambda n: gibbs_posterior(small(), X, NOISE, n)),
-    ("linear_schedule", "n_temperatures", linear_schedule),
     ("nearest_neighbors", "k", lambda n: nearest_neighbors(X, X, n)),
     ("pretrain", "epochs", lambda n: pretrain(dbm([Binary(4), Binary(2), Binary(2)]), X, epochs=n)),
     ("pretrain", "batch_size", lambda n: pretrain(dbm([Binary(4), Binary(2), Binary(2)]), X, epochs=1, batch_size=n)),

@@ -37,7 +37,6 @@ from tapmachine import (
 )
 from tapmachine.beliefs import Status
 from tapmachine.data.errors import LikelihoodWarning
-from tapmachine.likelihood import adaptive_schedule, linear_schedule
 from tapmachine.likelihood.annealing.estimate import Annealing
 from tapmachine.likelihood.annealing.paths import path_to, seeded
 from tapmachine.likelihood.annealing.runs import resample
@@ -366,27 +365,6 @@ def test_float32_weights_are_summed_in_float64():
     assert float(found.standard_error) < 0.02
 
 
-def test_schedules():
-    assert torch.equal(linear_schedule(4), torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]).double())
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore::tapmachine.data.errors.LikelihoodWarning")
-def test_an_adaptive_schedule_lets_the_weights_scatter_less():
-    """All spins agree beyond some β, where the chains are slow; equal steps spend most temperatures elsewhere."""
-    n = 40
-    machine = rbm(Spin(n).double(), Spin(n).double(), torch.full((n, n), 4.0 / n).double())
-    betas = adaptive_schedule(machine, 50)
-    assert betas[0] == 0
-    assert betas[-1] == 1
-    assert bool((betas.diff() > 0).all())
-    scatter = [
-        torch.cat([ais_log_partition(machine, s, n_runs=400, seed=seed).log_weights for seed in range(5)]).var()
-        for s in (50, betas)
-    ]
-    assert float(scatter[1]) < 0.8 * float(scatter[0])
-
-
 def test_the_base_has_the_means_of_the_data():
     machine = machine_of(["Binary", "Spin"], [5, 4], seed=13)
     x = data_of(machine, 300)
@@ -422,7 +400,6 @@ def test_progress_of_all_blocks_is_told():
         (lambda m: ais_log_partition(m, "paper"), "schedule is 'paper'; expected a number of temperatures"),
         (lambda m: ais_log_partition(m, 5, n_runs=1), "n_runs is 1"),
         (lambda m: ais_log_partition(m, 5, seed=-1), "seed is -1"),
-        (lambda m: adaptive_schedule(m, 5, n_runs=1), "n_runs is 1"),
         (lambda m: ais_log_partition(m, 5, reverse=True, samples=np.zeros((2, 3))), "samples is a ndarray"),
         (lambda m: ais_log_likelihood(m, torch.zeros(1, 3), 1000), "estimate is a int"),
         (lambda m: exact_log_likelihood(torch.zeros(1, 3), m), "machine is a Tensor; expected a machine such as"),
@@ -491,7 +468,6 @@ def test_nothing_is_scored_with_weights_that_are_not_finite():
         lambda: ais_log_partition(machine, 5, reverse=True),
         lambda: ais_log_likelihood(machine, x, schedule=5),
         lambda: compare_likelihoods(machine, x, annealing=Annealing(5)),
-        lambda: adaptive_schedule(machine, 50),
     ):
         with pytest.raises(ValueError, match=r"the machine's weights.0\[1, 0\] is nan; expected a finite value"):
             call()

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from tapmachine.likelihood.annealing.estimate import Annealing as Annealing
     from tapmachine.likelihood.annealing.estimate import ais_log_likelihood as ais_log_likelihood
     from tapmachine.likelihood.annealing.estimate import ais_log_partition as ais_log_partition
-    from tapmachine.likelihood.annealing.schedules import adaptive_schedule as adaptive_schedule
-    from tapmachine.likelihood.annealing.schedules import linear_schedule as linear_schedule
     from tapmachine.likelihood.compare import LikelihoodComparison as LikelihoodComparison
     from tapmachine.likelihood.compare import compare_likelihoods as compare_likelihoods
     from tapmachine.likelihood.exact import ExactMoments as ExactMoments

@@ -14,7 +14,6 @@ from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
 from tapmachine.likelihood.annealing.paths import seeded
 from tapmachine.likelihood.annealing.runs import BLOCK, Runs, check_samples, make_runs, pick, resample
-from tapmachine.likelihood.annealing.schedules import linear_schedule
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.weight import check_normalizable, log_weight
 from tapmachine.machine import BoltzmannMachine
@@ -140,9 +139,9 @@ def ais_log_partition(
 
     Args:
         machine: Machine of any type. If it is conditioned on rows of evidence, ln Z is estimated for each row.
-        schedule: Inverse temperatures β, increasing from 0 to 1, or a number of equal steps. See `linear_schedule`
-            and `adaptive_schedule`. By default, 1,000, 4,000 and 16,000 equal steps are tried in turn,
-            until the effective sample size is at least half the number of runs.
+        schedule: Inverse temperatures β, increasing from 0 to 1, or a number of equal steps. By default, 1,000, 4,000
+            and 16,000 equal steps are tried in turn, until the effective sample size is at least half the number of
+            runs.
         n_runs: Number of independent runs (default: 100).
         data: Rows that determine the means at β = 0. Visible units have the mean of the rows, and hidden units have
             their conditional mean given the rows. By default, the visible means are estimated from short chains of the
@@ -358,7 +357,7 @@ def _check_call(
 
 def _check_schedule(schedule: Tensor | Sequence[float] | int) -> Tensor:
     if isinstance(schedule, int | np.integer):
-        return linear_schedule(check_count("schedule", schedule))
+        return torch.linspace(0.0, 1.0, check_count("schedule", schedule) + 1, dtype=torch.float64)
     try:
         betas = torch.as_tensor(schedule).detach().double().cpu()
     except (TypeError, ValueError, RuntimeError):
@@ -367,5 +366,5 @@ def _check_schedule(schedule: Tensor | Sequence[float] | int) -> Tensor:
         ) from None
     good = betas.dim() == 1 and len(betas) >= 2 and betas[0] == 0 and betas[-1] == 1 and bool((betas.diff() > 0).all())
     if not good:
-        raise ValueError("schedule does not increase from 0 to 1; use linear_schedule or adaptive_schedule")
+        raise ValueError("schedule does not increase from 0 to 1; expected inverse temperatures, or their number")
     return betas
