@@ -67,6 +67,8 @@ AS_PRINTED = Procedure().switched(SWITCHES[:4])
 class UniqueSolutions(Objective):
     """TAP objective in which F is averaged over the distinct solutions, so that each solution counts once."""
 
+    scheme: Scheme
+
     def __init__(self, start: Start, n_particles: int, n_sweeps: int, scheme: Scheme) -> None:
         self.start, self.n_particles, self.n_sweeps, self.scheme = start, n_particles, n_sweeps, scheme
         self.can_be_captured = scheme.can_be_captured

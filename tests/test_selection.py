@@ -11,13 +11,14 @@ import torch
 from run_cases import command
 
 from tapmachine import Binary, TAPObjective, exact_log_likelihood, fit, load, rbm
-from tapmachine.data.budget import default_batch_size, default_epochs, pace
 from tapmachine.data.errors import Stopped, TrainingWarning
 from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
 from tapmachine.likelihood.unbiased import CAREFUL, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.runs.settings import Settings
 from tapmachine.training import Monitor, Trainer, default_learning_rate, momentum_sgd
 from tapmachine.training.captured import _snapshot
+from tapmachine.training.optimizers import pace
+from tapmachine.training.options import default_batch_size, default_epochs
 from tapmachine.training.selection import PATIENCE, BestMachine
 from tapmachine.training.state import TrainingState
 

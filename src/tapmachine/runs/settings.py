@@ -10,7 +10,6 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from tapmachine.data.budget import FEWEST_EPOCHS, default_batch_size, default_epochs
 from tapmachine.data.declarations import (
     FILE_OR_FRACTION,
     at_least,
@@ -23,7 +22,7 @@ from tapmachine.data.declarations import (
 from tapmachine.data.errors import SettingsError
 from tapmachine.runs.registry import OBJECTIVES
 from tapmachine.tables.options import MachineOptions
-from tapmachine.training.options import Hyperparameters
+from tapmachine.training.options import FEWEST_EPOCHS, Hyperparameters, default_batch_size, default_epochs
 
 # Settings that may change when a run continues: the number of epochs, and how often results are recorded.
 ADJUSTABLE = ("epochs", "measure_every", "save_every", "keep_every")

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.data.budget import LARGEST_BATCH, default_batch_size
 from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import SAMPLE_ROWS, Array, Rows, as_tensor, from_array, has_gaps, parts, place_of, spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows, take_gaps
 from tapmachine.training.gaps import Gaps, check_columns, fill_from_columns
-from tapmachine.training.options import TrainingOptions
+from tapmachine.training.options import LARGEST_BATCH, TrainingOptions, default_batch_size
 
 Data = Rows | Array | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from tapmachine.accelerator.distributed import World
-from tapmachine.data.budget import default_chains
 from tapmachine.data.checks import check_count
 from tapmachine.exact.gaussian import Slabs, gaussian_log_partition, is_gaussian
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver import TAP, Scheme, solve
+from tapmachine.solver import TAP, Scheme
 from tapmachine.training.chains import CD, PCD
 from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import (
@@ -24,6 +23,8 @@ from tapmachine.training.loss import Objective
 from tapmachine.units import Gaussian
 
 N_SWEEPS, N_SWEEPS_OF_DEEP = 2, 5  # defaults
+FEWEST_CHAINS, MOST_CHAINS, ROWS_PER_CHAIN = 100, 500, 120
+FEWEST_ON_DEVICE, MOST_ON_DEVICE, ROWS_PER_CHAIN_ON_DEVICE = 500, 800, 75  # chains are cheap on an accelerator
 MOST_UNROLLED_SWEEPS = 20  # the compiler unrolls all sweeps, which takes minutes if there are more
 
 
@@ -43,7 +44,6 @@ class TAPObjective(Objective):
         n_particles: Number of solutions, K (default: the batch size).
         n_sweeps: Number of sweeps, which may be too few for convergence (default: 10). After the first sweep, sweeps
             are performed in steps of three (implicit) or four (fixed damping), and the last step is always completed.
-            If None, sweeps continue until convergence, and steps cannot be captured as CUDA graphs.
         scheme: Mean-field scheme to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()`
             are suitable only for small machines.
         merged: Whether to use F of the mixture of distinct solutions, −ln Σ e^{−F} (default: True). Each solution is
@@ -65,22 +65,22 @@ class TAPObjective(Objective):
     """
 
     scheme: Scheme
+    gains_by_compilation = True
 
     def __init__(
         self,
         n_particles: int | None = None,
-        n_sweeps: int | None = 10,
+        n_sweeps: int = 10,
         scheme: Scheme | None = None,
         merged: bool = True,
         start: Start = from_batch,
     ) -> None:
         self.n_particles = None if n_particles is None else check_count("n_particles", n_particles)
-        self.n_sweeps = None if n_sweeps is None else check_count("n_sweeps", n_sweeps)
+        self.n_sweeps = check_count("n_sweeps", n_sweeps)
         self.scheme, self.merged, self.start = scheme or TAP(), merged, start
         self.is_split = not merged
-        self.can_be_captured = n_sweeps is not None and self.scheme.can_be_captured
-        self.gains_by_compilation = n_sweeps is not None
-        self.has_many_sweeps = n_sweeps is not None and n_sweeps > MOST_UNROLLED_SWEEPS
+        self.can_be_captured = self.scheme.can_be_captured
+        self.has_many_sweeps = n_sweeps > MOST_UNROLLED_SWEEPS
         if type(self.scheme) is TAP:
             self.maximized = "tap_log_sum_exp" if merged else "tap_log_likelihood"
 
@@ -111,26 +111,15 @@ class TAPObjective(Objective):
             x = self.start(context, count)[world.part(count)]
         all_weights = None if context.weights is None else _rows(context.weights, count)
         weights = None if all_weights is None else all_weights[world.part(count)]
-        if self.n_sweeps is None:
-            solution = solve(context.machine, x, self.scheme)
-            finite = torch.isfinite(solution.free_energy)
-            usable, n_excluded = solution.converged & finite if self.merged else finite, (~finite).sum()
-            solution, weights = solution.select(usable), None if weights is None else weights[usable]
-            moments = list(solution.moments)
-            values = self.scheme.free_energy(context.machine, moments, solution.tilts)
-        else:
-            arguments = context.machine, x, self.scheme, self.n_sweeps, context.compile_sweeps
-            if not self.merged:
-                moments, values = free_energy_from(*arguments)
-            else:
-                moments, values, kept = finite_free_energy_from(*arguments)
-                weights = None if weights is None else weights[kept]
-                # A step with too few finite particles is undone and reported.
-                others = (kept != torch.arange(len(kept), device=kept.device)).sum()
-                n_excluded = torch.where(torch.isfinite(values[0]), others, 0)
+        arguments = context.machine, x, self.scheme, self.n_sweeps, context.compile_sweeps
         if self.merged:
+            moments, values, kept = finite_free_energy_from(*arguments)
+            weights = None if weights is None else weights[kept]
+            # A step with too few finite particles is undone and reported.
+            others = (kept != torch.arange(len(kept), device=kept.device)).sum()
+            n_excluded = torch.where(torch.isfinite(values[0]), others, 0)
             return mixture(context.machine, moments, values, weights), (carry[0] + n_excluded,)
-        value = average(values, weights)
+        value = average(free_energy_from(*arguments)[1], weights)
         if world.size == 1:
             return value, carry
         if weights is None or all_weights is None:
@@ -220,3 +209,20 @@ def default_objective(machine: BoltzmannMachine, n_rows: int | None = None) -> O
         return CD(10)
     n_sweeps = N_SWEEPS if len(machine.layers) == 2 else N_SWEEPS_OF_DEEP
     return PCD(n_sweeps, n_chains=default_chains(n_rows or 0, machine.device.type != "cpu"))
+
+
+def default_chains(n_rows: int, on_device: bool = False) -> int:
+    """Return the default number of persistent chains.
+
+    The default is one chain per 120 rows, with a minimum of 100 and a maximum of 500 chains. On accelerators, the
+    default is one chain per 75 rows, with a minimum of 500 and a maximum of 800 chains.
+
+    Example:
+        >>> [default_chains(n) for n in (400, 15_000, 60_000)]
+        [100, 125, 500]
+        >>> [default_chains(n, on_device=True) for n in (400, 15_000, 60_000)]
+        [500, 500, 800]
+    """
+    if on_device:
+        return max(FEWEST_ON_DEVICE, min(MOST_ON_DEVICE, n_rows // ROWS_PER_CHAIN_ON_DEVICE))
+    return max(FEWEST_CHAINS, min(MOST_CHAINS, n_rows // ROWS_PER_CHAIN))

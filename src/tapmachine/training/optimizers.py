@@ -1,5 +1,6 @@
-"""The paper's optimizer, the default learning rate, and its decay."""
+"""The default optimizer, the default learning rate, and its decay."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,6 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR
 
 from tapmachine.beliefs import Tilt
-from tapmachine.data.budget import pace
 from tapmachine.data.checks import check_count, check_tensor
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Rows, rows_at_a_time, spaced
@@ -19,6 +19,7 @@ from tapmachine.machine.checks import check_rows
 from tapmachine.training.factors import largest_variance
 from tapmachine.units import Gaussian
 
+SLOWEST, FASTEST, TYPICAL_ROWS, AT_TYPICAL = 4.0, 8.0, 1500, 5.0
 GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 2.0, 2000
 POWER_STEPS = 8  # enough to estimate the largest variance of rows outside of memory to a few percent
 LARGEST_OF_GAUSSIAN = 0.5  # with Gaussian visible units: at larger rates, steps in ln V overshoot for large means
@@ -67,7 +68,7 @@ def default_learning_rate(
 
     For binary MNIST, the result is 0.16. Small weights grow by a factor of 1 + γλc per step, where λ is the largest
     variance of the data in any direction and c is the variance of a hidden unit. The learning rate γ is chosen such
-    that γλc is 0.027 times a factor from 4 to 8, which depends on the number of rows (`pace` in `data/budget.py`). With
+    that γλc is 0.027 times a factor from 4 to 8, which depends on the number of rows (`pace`). With
     several hidden layers, the learning rate is 0.55 times as large.
 
     With Gaussian visible and hidden units, c is the largest variance of the hidden units at the start of training.
@@ -108,6 +109,11 @@ def default_learning_rate(
         hidden_variance = float(above.moments(Tilt(nothing, 0.0)).variance.detach().mean())
     largest = LARGEST_OF_GAUSSIAN if isinstance(machine.layers[0], Gaussian) else LARGEST_RATE
     return min(largest, factor * GROWTH / max(float(spread) * hidden_variance, 1e-12))
+
+
+def pace(n_rows: int) -> float:
+    """Return a factor for the learning rate, from 4 for small data sets, which overfit quickly, to 8 for large ones."""
+    return min(FASTEST, max(SLOWEST, AT_TYPICAL * math.sqrt(n_rows / TYPICAL_ROWS)))
 
 
 def _largest_variance_of_rows(machine: BoltzmannMachine, x: LazyRows) -> Tensor:

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 OF_DEFAULT_OPTIMIZER = ("learning_rate", "decay", "momentum", "weight_decay")
 
+# Tuned on MNIST and on tables with 400 to 16,000 rows and 15 to 800 columns (docs/design_notes.md). Small data sets are
+# trained for up to 300 epochs, so that 200 hidden units do not memorize 400 rows.
+LARGEST_BATCH, SMALLEST_BATCH, FEWEST_BATCHES = 100, 10, 4
+FEWEST_EPOCHS, MOST_EPOCHS, ENOUGH_STEPS = 50, 300, 20_000
+
 
 @with_attributes
 @dataclass(frozen=True, kw_only=True)
@@ -166,3 +171,28 @@ class TrainingOptions(Hyperparameters):
         if options.optimizer is not None and unused:
             raise ValueError(f"{' and '.join(unused)} cannot be combined with an optimizer; set them in the optimizer")
         return options
+
+
+def default_batch_size(n_rows: int) -> int:
+    """Return the default batch size: a quarter of the number of rows, but at least 10 and at most 100.
+
+    Example:
+        >>> [default_batch_size(n) for n in (5, 100, 60_000)]
+        [5, 25, 100]
+    """
+    return min(n_rows, max(SMALLEST_BATCH, min(LARGEST_BATCH, n_rows // FEWEST_BATCHES)))
+
+
+def default_epochs(n_batches: int | None) -> int:
+    """Return the default number of epochs: enough for 20,000 gradient steps, but at least 50 and at most 300.
+
+    Args:
+        n_batches: Number of gradient steps per epoch; None if unknown.
+
+    Example:
+        >>> [default_epochs(n) for n in (10, 100, 600)]
+        [300, 200, 50]
+    """
+    if not n_batches:
+        return FEWEST_EPOCHS
+    return max(FEWEST_EPOCHS, min(MOST_EPOCHS, ENOUGH_STEPS // n_batches))

@@ -13,7 +13,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from tapmachine.accelerator.compilation import has_tested_compiler
 from tapmachine.accelerator.distributed import any_of_all
-from tapmachine.data.budget import default_epochs
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning, warn
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, take_gaps
@@ -25,7 +24,7 @@ from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor, Record
 from tapmachine.training.objectives import default_objective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, momentum_sgd
-from tapmachine.training.options import TrainingOptions
+from tapmachine.training.options import TrainingOptions, default_epochs
 from tapmachine.training.selection import BestMachine
 from tapmachine.training.state import EpochSoFar, TrainingState, restore, state_of
 from tapmachine.training.step import Step
@@ -206,7 +205,7 @@ class Trainer:
                 group["lr"].mul_(CUT)
             else:
                 group["lr"] *= CUT
-        if hasattr(self.scheduler, "base_lrs"):  # some schedulers compute the learning rate from these
+        if self.scheduler is not None and hasattr(self.scheduler, "base_lrs"):  # some compute the rate from these
             self.scheduler.base_lrs = [CUT * rate for rate in self.scheduler.base_lrs]
         warn(
             f"{bad} step{'s' if bad > 1 else ''} produced non-finite values and {'were' if bad > 1 else 'was'} undone; "
