@@ -45,7 +45,7 @@ $(READY): pyproject.toml requirements/constraints.txt requirements/oldest.txt
 	@touch $@
 
 demo: $(READY)
-	$(BIN)/tapmachine demo --out demo
+	$(BIN)/python examples/demo.py --out demo
 
 reproduce: $(READY)
 	$(BIN)/python -m reproduction all $(if $(DATA),--data $(DATA),--quick)

@@ -12,6 +12,7 @@ Declared = TypeVar("Declared")
 
 KINDS_OF_COLUMNS = ("real", "count", "binary", "categorical")  # in the order of encoded rows
 KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false", type(None): "null"}
+LISTS = {int: "a list of integers", float: "a list of numbers"}
 
 
 class Check(NamedTuple):
@@ -129,7 +130,7 @@ def from_json(name: str, value: Any, hint: Any) -> Any:
         return tuple(value)
     if any(_is_a(kind, value) for kind in kinds(hint)):
         return value
-    words = [f"a list of {KINDS[item].split()[-1]}s"] if item is not None else []
+    words = [LISTS[item]] if item is not None else []
     words += [KINDS[kind] for kind in kinds(hint) if kind in KINDS]
     raise SettingsError(f"{name} is {value!r}; expected {' or '.join(words)}")
 

@@ -88,20 +88,7 @@ class RunData(Generic[SomeRows]):
                 index = (torch.arange(len(train)) if index is None else index)[complete.cpu()]
             train, weights = self._without_gaps(train, weights)
             held_out = None if held_out is None else self._without_gaps(held_out, None)[0]
-        return RunData(
-            self.name,
-            self.image_shape,
-            self.digest,
-            train,
-            held_out,
-            self.scale_beyond,
-            self.names,
-            self.notes,
-            weights,
-            self.schema,
-            index,
-            self.n_rows,
-        )
+        return replace(self, train=train, held_out=held_out, weights=weights, index=index)  # type: ignore[return-value,arg-type]
 
     def _without_gaps(self, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if not has_gaps(x):
@@ -143,7 +130,6 @@ def read_prepared(settings: Settings, scale_beyond: int | None, schema: Schema |
     source = read_rows(settings.data, schema, kinds=columns, gaps=True, scale_beyond=scale_beyond)
     with named(settings.data):
         x, notes = _prepared(settings, source)
-    names = None if source.layout is None else source.layout.column_names()
     data = RunData[Rows](
         source.name,
         source.image_shape,
@@ -151,7 +137,7 @@ def read_prepared(settings: Settings, scale_beyond: int | None, schema: Schema |
         x,
         None,
         source.scale_beyond,
-        names,
+        None if source.layout is None else source.layout.column_names(),
         notes,
         schema=source.schema,
         n_rows=len(x),
@@ -183,11 +169,11 @@ def read_prepared(settings: Settings, scale_beyond: int | None, schema: Schema |
 def _prepared(settings: Settings, source: EncodedData) -> tuple[Rows, tuple[str, ...]]:
     """Prepare rows according to the settings. Returns the rows, with NaN for missing values, and notes."""
     rows, notes = source.rows, source.notes
-    if isinstance(rows, LazyRows) or rows.dtype.kind != "f" or not bool(np.isnan(rows).any()):
-        return codec_of(settings).rows(rows), notes
-    n_missing = int(np.isnan(rows).sum())
-    note = f"{source.name}: {n_missing} of {rows.size} values ({n_missing / rows.size:.1%}) are missing"
-    return codec_of(settings).rows(rows), (*notes, note)
+    n_missing = int(np.isnan(rows).sum()) if not isinstance(rows, LazyRows) and rows.dtype.kind == "f" else 0
+    if n_missing:
+        share = n_missing / (len(rows) * rows.shape[1])
+        notes = (*notes, f"{source.name}: {n_missing} of {len(rows) * rows.shape[1]} values ({share:.1%}) are missing")
+    return codec_of(settings).rows(rows), notes
 
 
 def _between(x: Rows, first: int, last: int) -> Rows:

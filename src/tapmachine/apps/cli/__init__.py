@@ -20,7 +20,6 @@ COMMANDS = {  # the module of each command, in the order of --help
     "report": "report",
     "convert": "interchange",
     "doctor": "doctor",
-    "demo": "demo",
 }
 
 

@@ -68,20 +68,19 @@ def check_installation(folder: Path) -> list[Finding]:
             findings.append(Finding("ok", f"{name} {version(name)}"))
         except PackageNotFoundError:
             findings.append(Finding("problem", f"{name} is not installed; install it with: pip install {name}"))
-    for name, purpose in OPTIONAL.items():
-        has = find_spec(name) is not None
-        findings.append(
-            Finding("ok" if has else "note", name if has else f"{name} is not installed; it is required for {purpose}")
-        )
+    notes = {
+        f"{name} is not installed; it is required for {use}": find_spec(name) is None for name, use in OPTIONAL.items()
+    }
+    has_gpu, has_compiler = torch.cuda.is_available(), any(map(shutil.which, ("c++", "g++", "clang++", "cl")))
+    notes |= {
+        "no GPU found; computations run on the CPU": not has_gpu,
+        "triton is not installed; training on the GPU is not compiled": has_gpu and find_spec("triton") is None,
+        "no C++ compiler found; solve(compile=True) is not available on the CPU": not has_compiler,
+    }
+    findings += [Finding("ok", name) for name in OPTIONAL if find_spec(name) is not None]
+    findings += [Finding("note", words) for words, applies in notes.items() if applies]
     findings.append(Finding("ok", f"{torch.get_num_threads()} threads"))
-    for device in ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]:
-        findings.append(_solved_on(device))
-    if not torch.cuda.is_available():
-        findings.append(Finding("note", "no GPU found; computations run on the CPU"))
-    elif find_spec("triton") is None:
-        findings.append(Finding("note", "triton is not installed; training on the GPU is not compiled"))
-    if not any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl")):
-        findings.append(Finding("note", "no C++ compiler found; solve(compile=True) is not available on the CPU"))
+    findings += map(_solved_on, ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
     free = shutil.disk_usage(folder).free
     words = f"{free / 2**30:.1f} GiB free in {folder.resolve()}"
     return [*findings, Finding("ok" if free > LITTLE_DISK else "problem", words)]
