@@ -2,7 +2,7 @@
 
 from tapmachine.analysis.landscape.diagnosis import diagnose
 from tapmachine.analysis.landscape.embedding import Embedding, embed_landscape
-from tapmachine.analysis.landscape.find import Landscape, count_at, find_solutions
+from tapmachine.analysis.landscape.find import Landscape, find_solutions
 from tapmachine.analysis.landscape.tracking import LandscapeTrack, track_landscape
 from tapmachine.analysis.landscape.tree import SolutionTree
 
@@ -11,7 +11,6 @@ __all__ = [
     "Landscape",
     "LandscapeTrack",
     "SolutionTree",
-    "count_at",
     "diagnose",
     "embed_landscape",
     "find_solutions",

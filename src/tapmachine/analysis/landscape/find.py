@@ -1,6 +1,6 @@
 """Search for the distinct solutions of a machine and their basins."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, in_double
 from tapmachine.solver import TAP, Scheme, solve
 from tapmachine.solver.driver import Progress
-from tapmachine.solver.merging import SAME, as_points, distances, groups, merge_solutions, spread
+from tapmachine.solver.merging import SAME, as_points, distances, merge_solutions, spread
 from tapmachine.solver.starts import StartingPoint, fitting, starting_moments
 from tapmachine.units import Units
 
@@ -165,34 +165,6 @@ def find_solutions(
         distances((visible / scale).flatten(1), (solutions.moments[0].mean / scale).flatten(1)),
         same,
     )
-
-
-def count_at(machine: BoltzmannMachine, landscape: Landscape, thresholds: Sequence[float]) -> list[int]:
-    """Count the distinct solutions that remain if solutions closer than a threshold are merged.
-
-    Args:
-        machine: The machine that was solved.
-        landscape: Result of `find_solutions`.
-        thresholds: Distances at which to count, none smaller than `landscape.same`.
-
-    Returns:
-        Number of distinct solutions for each threshold.
-
-    Example:
-        >>> import torch
-        >>> from tapmachine import Spin, find_solutions, pairwise
-        >>> from tapmachine.solver import random_start
-        >>> from tapmachine.landscape import count_at
-        >>> magnet = pairwise(Spin(20))
-        >>> with torch.no_grad():
-        ...     _ = magnet.weights[0].fill_(2 / 20).fill_diagonal_(0)
-        >>> count_at(magnet, find_solutions(magnet, random_start(magnet, 50)), [1e-3, 0.5, 1.0])
-        [2, 2, 1]
-    """
-    if thresholds and min(thresholds) < landscape.same:
-        raise ValueError(f"thresholds contain {min(thresholds):g}; expected {landscape.same} (landscape.same) or more")
-    points = as_points(in_double(machine), list(landscape.solutions.moments))
-    return [int(groups(points, threshold).max()) + 1 if len(points) else 0 for threshold in thresholds]
 
 
 def _is_stable(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -> Tensor:  # (n,), bool
