@@ -123,8 +123,8 @@ def denoise(
     channel: Annotated[
         str | None,
         typer.Option(
-            help="Noise model: bsc (flipped bits, spins or categories), gaussian, erasure or poisson (default: bsc for "
-            "discrete values, gaussian for real values).",
+            help=f"Noise model: {', '.join(CHANNELS)} (default: bsc, flips of bits, spins or categories, for discrete "
+            "values; gaussian for real values).",
             show_default=False,
         ),
     ] = None,
