@@ -11,9 +11,8 @@ import pytest
 
 import tapmachine
 
-BLOCKS = re.findall(
-    r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs/how_to_extend.md").read_text(), re.DOTALL
-)
+PAGE = Path(__file__).parents[1] / "docs" / "how_to_extend.md"
+BLOCKS = re.findall(r"```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def class_of(name):
