@@ -322,10 +322,7 @@ def test_tracking_a_magnet():
     assert found.tree.clusters(20)[:12].unique().numel() == 1
     assert found.tree.cut(2).unique().numel() == 2
     assert found.tree.cut(1).unique().numel() == 1
-    assert found.at(10).n_solutions == 2
     assert found.rows.tolist() == list(range(20))
-    with pytest.raises(KeyError, match="epoch 5 was not kept; available epochs: 1, 4, 10, 20"):
-        found.at(5)
     some = track_landscape(rising_magnet(), starts, epochs=[10, 1], n_starts=10)
     assert some.epochs == [1, 10]
     assert some.rows.tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
@@ -477,9 +474,7 @@ def test_maps_of_solutions_by_all_layers(run):
     assert placed.data is None
     assert [len(points) for points in placed.solutions] == [s.n_solutions for s in found.snapshots]
     with pytest.raises(ValueError, match="an embedding requires at least 4 points"):
-        embed_landscape(found, epoch=1)
-    with pytest.raises(ValueError, match="epoch is 2, but the landscape has no snapshot"):
-        embed_landscape(found, epoch=2)
+        embed_landscape(found.snapshots[:1])
     with pytest.raises(ValueError, match="data have 3 columns"):
         embed_landscape(found, torch.zeros(10, 3))
     with pytest.raises(ValueError, match="landscape is empty"):

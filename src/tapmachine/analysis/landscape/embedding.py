@@ -42,27 +42,25 @@ def embed_landscape(
     landscape: LandscapeTrack | Snapshot | Landscape | Sequence[Snapshot],
     data: Tensor | np.ndarray | None = None,
     *,
-    epoch: int | None = None,
     n_neighbors: int = N_NEIGHBORS,
 ) -> Embedding:
     """Embed solutions in a plane with Isomap, which approximately preserves the distances between their means.
 
     One map is fitted and used for all epochs. If data are passed, the map is fitted to the data, and solutions are
     placed according to their visible means [fig:compareInitSolns]. Otherwise, the map is fitted to the means of all
-    layers at the solutions of one epoch [fig:solnvis].
+    layers at the solutions of the last epoch [fig:solnvis].
 
     Args:
         landscape: Result of `track_landscape` or `find_solutions`, or a list of snapshots.
         data: Rows to which the map is fitted, in the form of `LandscapeTrack.starts`; at most 2,000 are used
             (default: fit to solutions).
-        epoch: Epoch whose solutions are used to fit the map if there are no data (default: the last epoch).
         n_neighbors: Number of neighbors in Isomap's graph.
 
     Returns:
         Coordinates of the solutions of each snapshot, and of the data.
 
     Raises:
-        ValueError: If there are fewer than 4 points, or if `data` or `epoch` does not match the landscape.
+        ValueError: If there are fewer than 4 points, or if `data` does not match the landscape.
 
     Example:
         >>> import torch
@@ -88,10 +86,7 @@ def embed_landscape(
             raise ValueError(f"data have {basis.shape[1]} columns, but solutions have {points[0].shape[1]}{advice}")
     else:
         points = [np.hstack([mean.flatten(1).double().numpy() for mean in snapshot.means]) for snapshot in snapshots]
-        chosen = [z for z, snapshot in zip(points, snapshots, strict=True) if epoch in (None, snapshot.epoch)]
-        if not chosen:
-            raise ValueError(f"epoch is {epoch}, but the landscape has no snapshot of this epoch")
-        basis = chosen[-1]
+        basis = points[-1]
     if len(basis) < FEWEST_POINTS:
         raise ValueError(f"an embedding requires at least {FEWEST_POINTS} points, got {len(basis)}; use data=")
     spaced = np.linspace(0, len(basis) - 1, min(len(basis), MOST_POINTS)).round().astype(int)

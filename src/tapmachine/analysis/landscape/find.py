@@ -36,7 +36,6 @@ class Landscape:
         status: `Status` of each start, shape (K,).
         distance: Distance between each start and its solution in the visible layer, shape (K,), as the root mean square
             over units relative to their support.
-        same: Distance below which solutions are merged.
 
     Example:
         >>> from tapmachine import Binary, find_solutions, rbm
@@ -52,7 +51,6 @@ class Landscape:
     stable: Tensor | None
     status: Tensor
     distance: Tensor
-    same: float
 
     @property
     def free_energy(self) -> Tensor:  # (n,)
@@ -163,7 +161,6 @@ def find_solutions(
         _is_stable(double, distinct.solutions, scheme) if stability else None,
         solutions.status,
         distances((visible / scale).flatten(1), (solutions.moments[0].mean / scale).flatten(1)),
-        same,
     )
 
 

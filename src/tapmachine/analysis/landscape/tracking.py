@@ -106,17 +106,6 @@ class LandscapeTrack:
             changes.append((after.n_solutions - n_successors, before.n_solutions - n_successors))
         return changes
 
-    def at(self, epoch: int) -> Snapshot:
-        """Return the snapshot of a given epoch.
-
-        Raises:
-            KeyError: If there is no snapshot of this epoch.
-        """
-        for snapshot in self.snapshots:
-            if snapshot.epoch == epoch:
-                return snapshot
-        raise KeyError(f"epoch {epoch} was not kept; available epochs: {', '.join(map(str, self.epochs))}")
-
     def __repr__(self) -> str:
         counts = [snapshot.n_solutions for snapshot in self.snapshots]
         first, last = self.epochs[0], self.epochs[-1]
