@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from tapmachine.exact import Mixture, mixture_of
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.posterior.channels import Channel, GaussianNoise, Missing
 from tapmachine.posterior.mixture import Part, Posterior, joined
+
+if TYPE_CHECKING:
+    from tapmachine.posterior.measurements.base import Measurements
 
 CHUNK_VALUES = 2**24  # maximum number of component means in memory
 
@@ -49,7 +53,7 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
     return replace(posterior, free_energy=posterior.free_energy - factor - evidence.log_scale)
 
 
-def conditioned(machine: BoltzmannMachine, mixture: Mixture, x: Tensor, channel: Channel) -> Posterior:
+def conditioned(machine: BoltzmannMachine, mixture: Mixture, x: Tensor, channel: "Channel | Measurements") -> Posterior:
     """Condition a mixture, in which measured columns follow the visible units, and return the moments of all layers."""
     parts, n = [], machine.sizes[0]
     for some in x.split(max(1, CHUNK_VALUES // max(1, mixture.means.numel()))):
