@@ -1,5 +1,7 @@
 """Random small machines of every kind, and their exact counterparts with continuous units replaced by quadrature."""
 
+import itertools
+
 import numpy as np
 import torch
 
@@ -8,6 +10,12 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
 NODES = 12  # of the quadrature: exact to rounding for the smooth priors and weak couplings of these tests
+
+
+def all_states(units: Units) -> torch.Tensor:
+    """Every state of a layer with finitely many, as rows."""
+    digits = torch.tensor(list(itertools.product(*(range(count) for count in units.n_states() or []))))
+    return units.decode(digits)
 
 
 class Tensors:

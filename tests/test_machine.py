@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from machine_cases import Tensors, by_quadrature, exact_version, machine_of
+from machine_cases import Tensors, all_states, by_quadrature, exact_version, machine_of
 
 from tapmachine import (
     Binary,
@@ -28,12 +28,6 @@ from tapmachine import (
 )
 from tapmachine.likelihood import exact_moments
 from tapmachine.machine import BoltzmannMachine, rescale
-
-
-def all_states(units):
-    """Every state of a layer with finitely many, as rows."""
-    digits = torch.tensor(list(itertools.product(*(range(count) for count in units.n_states()))))
-    return units.decode(digits)
 
 
 def brute_force(machine):

@@ -9,6 +9,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from machine_cases import all_states
 from run_cases import command
 from sklearn.metrics import matthews_corrcoef
 from sklearn.neighbors import NearestNeighbors
@@ -72,11 +73,6 @@ def random_machine(seed, n_visible=8, n_hidden=4, scale=0.5, units=Binary):
     weights = scale * torch.randn(n_visible, n_hidden, dtype=torch.float64, generator=generator(seed))
     fields = torch.randn(n_visible, dtype=torch.float64, generator=generator(seed + 1))
     return rbm(units(n_visible, field=fields), Binary(n_hidden).double(), weights=weights)
-
-
-def all_states(units):
-    counts = units.n_states()
-    return units.decode(torch.cartesian_prod(*(torch.arange(count) for count in counts)))
 
 
 def exact_posterior(machine, log_likelihood):

@@ -17,6 +17,7 @@ from tapmachine.data.errors import FileError, LikelihoodWarning, TrainingWarning
 from tapmachine.likelihood import unbiased
 from tapmachine.likelihood.annealing import estimate
 from tapmachine.likelihood.unbiased import CHEAP, Effort, unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.posterior import anomaly_score
 from tapmachine.training import Monitor, momentum_sgd
 
 
@@ -53,7 +54,13 @@ def test_a_score_is_the_exact_log_likelihood_where_enumeration_is_quick(fitted, 
     assert fitted.score(held_out) > independent.mean() + 2  # where TAP's number was below it
 
 
-def test_scores_follow_changes_of_the_machine(fitted, digits):
+def test_scores_and_anomaly_scores_agree(fitted, digits):
+    x = digits[1200:1206].copy()
+    x[:3, 20:30] = np.nan
+    np.testing.assert_allclose(anomaly_score(fitted.machine_, x), -fitted.score_samples(x))
+
+
+def test_scores_follow_changes_of_the_machine(fitted, digits, quick_tables):
     """ln Z and the mixture of a table are computed again after the parameters have changed in place."""
     table = RBM(2).fit(np.random.default_rng(0).normal(size=(30, 2)))
     x = table.sample(5)

@@ -95,11 +95,12 @@ class Slabs(NamedTuple):
             return None
         if {SpikeSlab, Categorical}.isdisjoint(types) or any(block.n > 1 for block in labels):
             return None
-        slabs = Slabs._read(machine)
+        slabs = Slabs.read(machine)
         return slabs if slabs.weights.shape[1] + math.log2(slabs.centers.shape[1]) <= bits else None
 
     @staticmethod
-    def _read(machine: BoltzmannMachine) -> "Slabs":
+    def read(machine: BoltzmannMachine) -> "Slabs":
+        """Return the hidden units above the Gaussian columns, without checks."""
         visible, hidden = machine.layers
         columns = [(block, first) for block, first in blocks_of(visible) if isinstance(block, Gaussian)]
         all_weights = wide(machine.weights[0])

@@ -18,12 +18,12 @@ from tapmachine.exact.gaussian import (
 )
 from tapmachine.exact.mixture import HiddenUnits, Mixture
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import fingerprint
+from tapmachine.machine.checks import fingerprint, in_double
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
 
 
 @torch.no_grad()
-def mixture_of(machine: BoltzmannMachine) -> Mixture | None:
+def mixture_of(machine: BoltzmannMachine, bits: float | None = None) -> Mixture | None:
     """Return the distribution of a machine's visible units as a mixture in float64, or None.
 
     The distribution is a mixture if the visible units are `Gaussian` units coupled to hidden `SpikeSlab` units, to one
@@ -33,6 +33,11 @@ def mixture_of(machine: BoltzmannMachine) -> Mixture | None:
 
     The mixture is kept with the machine until its parameters change.
 
+    Args:
+        machine: Any machine.
+        bits: If given, machines of two Gaussian layers, which have one component, and machines with one hidden layer of
+            at most 2^bits states, which have one component per state, are recognized as well (default: None).
+
     Raises:
         EstimateError: If Z is infinite.
 
@@ -41,17 +46,29 @@ def mixture_of(machine: BoltzmannMachine) -> Mixture | None:
         >>> from tapmachine.exact import mixture_of
         >>> mixture_of(rbm(Gaussian(3), SpikeSlab(2))).means.shape
         torch.Size([4, 3])
-        >>> mixture_of(rbm(Binary(3), Binary(2))) is None
-        True
+        >>> machine = rbm(Binary(3), Binary(2))
+        >>> mixture_of(machine) is None, len(mixture_of(machine, bits=2).log_weights)
+        (True, 4)
     """
     slabs = Slabs.of(machine)
-    if slabs is None or not _is_mixture(machine):
+    if slabs is not None and not _is_mixture(machine):
+        slabs = None
+    if slabs is None and not (bits is not None and _has_few_components(machine, bits)):
         return None
     digest = f"{fingerprint(machine)} on {machine.device}"
     known: tuple[str, Mixture] | None = machine.__dict__.get("_mixture")
     if known is None or known[0] != digest:
-        known = machine.__dict__["_mixture"] = (digest, _mixture(machine, slabs))
+        gaussian = Slabs.read(machine) if slabs is None and is_gaussian(machine) else slabs
+        mixture = _mixture_of_states(machine) if gaussian is None else _mixture(machine, gaussian)
+        known = machine.__dict__["_mixture"] = (digest, mixture)
     return known[1]
+
+
+def _has_few_components(machine: BoltzmannMachine, bits: float) -> bool:
+    if len(machine.layers) != 2 or machine.n_rows is not None:
+        return False
+    counts = machine.layers[1].n_states()
+    return is_gaussian(machine) or (counts is not None and sum(map(math.log2, counts)) <= bits)
 
 
 def closed_log_partition(machine: BoltzmannMachine, bits: float = MOST_BITS) -> Tensor | None:  # (), float64
@@ -137,6 +154,35 @@ def _mixture(machine: BoltzmannMachine, slabs: Slabs) -> Mixture:
         tuple(fields),
         hidden,
     )
+
+
+def _mixture_of_states(machine: BoltzmannMachine) -> Mixture:
+    """Convert a machine with few hidden states to a mixture with one component for each of them."""
+    double = in_double(machine)
+    visible, layer = double.layers
+    counts = layer.n_states() or []
+    digits = torch.cartesian_prod(*(torch.arange(n, device=machine.device) for n in counts)).view(-1, len(counts))
+    states = layer.decode(digits)
+    log_weights = layer.log_prior(states, validate=False).sum(1)
+    all_fields = states.flatten(1) @ double.weights[0].detach().T  # (C, n)
+    blocks, places, fields, means, variances = [], [], [], [log_weights.new_zeros((len(states), 0))], []
+    for block, first in blocks_of(visible):
+        field = all_fields[:, first : first + math.prod(block.state_shape)].unflatten(1, block.state_shape)
+        log_weights = log_weights + block.log_partition(Tilt(field, 0.0)).sum(1)
+        if type(block) is Gaussian:
+            moments = block.moments(Tilt(field, 0.0))
+            means.append(moments.mean)
+            variances.append(moments.variance[0])
+        else:
+            blocks.append(deepcopy(block).requires_grad_(False))
+            places.append(first)
+            fields.append(field)
+    flat = states.flatten(1)
+    zeros = torch.zeros_like(flat)
+    real = _real_columns(machine)
+    hidden = HiddenUnits(double.weights[0].detach()[real], flat, zeros, zeros, layer.state_shape)
+    covariance = torch.cat([log_weights[:0], *variances]).diag().unsqueeze(0)
+    return Mixture(log_weights, torch.cat(means, 1), covariance, real, blocks, places, fields, hidden)
 
 
 def _fields(machine: BoltzmannMachine, place: int, shape: tuple[int, ...]) -> Tensor:  # (K, *state_shape)

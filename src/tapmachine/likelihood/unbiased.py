@@ -180,7 +180,7 @@ def observed_log_weight(
         >>> observed_log_weight(machine, torch.ones(1, 2).double(), torch.tensor([[False, True]]))
         tensor([-0.1269], dtype=torch.float64)
     """
-    mixture = mixture_of(machine)
+    mixture = mixture_of(machine, bits=0)
     if mixture is not None:
         return mixture.log_weight(x.masked_fill(missing, torch.nan))
     by_enumeration = observed_weight_by_enumeration(machine, x, missing, effort.bits)
