@@ -347,7 +347,7 @@ def test_trainings_by_default(rows, batch_size, epochs):
     training = Trainer(rbm(Binary(6), Binary(3)), clusters(rows, 6), monitor=QUIET)
     assert (training.batches.batch_size, training.epochs) == (batch_size, epochs)
     assert repr(training.step.objective) == "PCD(2, n_chains=100)"
-    rate = default_learning_rate(training.machine, clusters(rows, 6), rows, warm_start=True)
+    rate = default_learning_rate(training.machine, clusters(rows, 6), rows)
     assert training.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
     found = Settings("x.npy").for_rows(rows)
     assert found.epochs == epochs

@@ -30,8 +30,8 @@ def check_all_rows(machine: BoltzmannMachine, x: LazyRows | Array) -> None:
     for first, part in parts(x):
         if has_gaps(part):
             row, column = part.isnan().nonzero()[0].tolist()[:2]
-            place = place_of(first + row, x) if isinstance(x, LazyRows) else f"row {first + row}"
-            raise ValueError(f"{place}, column {column} is missing (NaN); {IN_MEMORY}")
+            where = place_of(first + row, x) if isinstance(x, LazyRows) else f"row {first + row}"
+            raise ValueError(f"{where}, column {column} is missing (NaN); {IN_MEMORY}")
         try:
             check_rows(machine, part)
         except ValueError as error:
@@ -39,8 +39,8 @@ def check_all_rows(machine: BoltzmannMachine, x: LazyRows | Array) -> None:
             if not within:
                 raise
             row = first + int(within[1])
-            place = f" ({place_of(row, x)})" if isinstance(x, LazyRows) else ""
-            raise ValueError(str(error).replace(within[0], f"x[{row}", 1) + place) from None
+            where = f" ({place_of(row, x)})" if isinstance(x, LazyRows) else ""
+            raise ValueError(str(error).replace(within[0], f"x[{row}", 1) + where) from None
 
 
 class Batches:
@@ -61,7 +61,6 @@ class Batches:
         sample: Rows used for initialization and monitoring; a subset of the rows if the data are not in memory.
         gaps: Missing values and their current completions; None if no values are missing. `rows` and `sample` contain
             completed rows.
-        missing: Mask of the missing units of rows in memory, shape (N, n); None if no values are missing.
     """
 
     def __init__(
@@ -78,7 +77,6 @@ class Batches:
         self.order = torch.Generator().manual_seed(seed)
         self.rows: Rows | Array | None = None
         self.gaps: Gaps | None = None
-        self.missing: Tensor | None = None
         if type(x) is np.ndarray and x.dtype.kind == "f" and bool(np.isnan(x).any()):
             x = from_array(x, "x")
         if has_gaps(x):
@@ -103,7 +101,9 @@ class Batches:
                 )
         self.batch_size = options.batch_size or default_batch_size(self.n_rows or LARGEST_BATCH)
         if self.rows is not None:
-            self._check_sizes(len(self.rows), weights)
+            if len(self.rows) < self.batch_size:
+                raise ValueError(f"batch_size is {self.batch_size}, but the data have only {len(self.rows)} rows")
+            self.weights = self._check_weights(len(self.rows), weights)
         self.sample = self._sample()
 
     def _complete(
@@ -123,8 +123,13 @@ class Batches:
             warn(f"number of rows dropped because they have no observed values: {n_empty}", TrainingWarning)
             states, missing, checked = states[seen], missing[seen], None if checked is None else checked[seen]
         rows = fill_from_columns(states, missing, checked, seed)
-        self.gaps, self.missing = Gaps(self.machine, rows, missing, generator), missing
+        self.gaps = Gaps(self.machine, rows, missing, generator)
         return rows, checked
+
+    @property
+    def missing(self) -> Tensor | None:
+        """Mask of the missing units of rows in memory, shape (N, n); None if no values are missing."""
+        return None if self.gaps is None else self.gaps.missing
 
     @property
     def n_rows(self) -> int | None:
@@ -155,11 +160,6 @@ class Batches:
             return len(self.loader)  # type: ignore[arg-type]
         except TypeError:
             return None
-
-    def _check_sizes(self, n_rows: int, weights: Tensor | None) -> None:
-        if n_rows < self.batch_size:
-            raise ValueError(f"batch_size is {self.batch_size}, but the data have only {n_rows} rows")
-        self.weights = self._check_weights(n_rows, weights)
 
     def _check_weights(self, n_rows: int, weights: Tensor | None) -> Tensor | None:
         """Validate the weights and scale them to a mean of 1."""

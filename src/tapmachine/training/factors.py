@@ -6,7 +6,6 @@ so ill-conditioned that gradient descent diverges or is too slow at any learning
 weights grows with the squared ratio of explained to unique variance.
 """
 
-from copy import deepcopy
 from typing import NamedTuple
 
 import numpy as np
@@ -92,16 +91,8 @@ def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | N
     return factors
 
 
-def largest_variance(machine: BoltzmannMachine, x: Tensor | None) -> float:
-    """Return the largest variance of the hidden units in any direction, in units of their prior variance.
-
-    If `x` is given, the result is the variance after initialization by factor analysis. Otherwise, the result is the
-    variance for the current parameters.
-    """
-    if x is not None:
-        fitted = deepcopy(machine)
-        fitted.layers[0].fit_to(x)
-        return float(start_from_factors(fitted, x).variances.max())
+def largest_variance(machine: BoltzmannMachine) -> float:
+    """Return the largest variance of the hidden units in any direction, in units of their prior variance."""
     s, s_above = (units.precision.detach().rsqrt() for units in machine.layers if isinstance(units, Gaussian))
     couplings = s.unsqueeze(1) * machine.weights[0].detach() * s_above
     return 1 / max(1 - float(torch.linalg.matrix_norm(couplings.cpu().double(), 2)) ** 2, _margin(machine))

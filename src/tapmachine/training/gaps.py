@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import take_gaps
 from tapmachine.machine.conditioning import clamp
 from tapmachine.machine.sampler import draw_layers, independently, sweep_chain, upward
 
@@ -47,15 +46,6 @@ def fill_from_columns(states: Tensor, missing: Tensor, weights: Tensor | None, s
         order = torch.randperm(len(gaps), generator=generator).to(donors.device)
         states[gaps, column] = states[donors[order], column]
     return states
-
-
-def completed_by_columns(machine: BoltzmannMachine, x: Tensor, seed: int = 0) -> Tensor:  # (N, *state_shape)
-    """Convert rows to states of the visible layer, with missing units filled in from the same columns."""
-    states, missing = take_gaps(machine, x)
-    if missing is None:
-        return states
-    check_columns(missing)
-    return fill_from_columns(states, missing, None, seed)
 
 
 def fill_columns(x: Tensor, seed: int = 0) -> Tensor:  # (N, n)

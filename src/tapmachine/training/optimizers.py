@@ -61,25 +61,21 @@ def momentum_sgd(
     return SGD(groups, lr=learning_rate, momentum=momentum, fused=True)
 
 
-def default_learning_rate(
-    machine: BoltzmannMachine, x: Rows, n_rows: int | None = None, warm_start: bool = False
-) -> float:
+def default_learning_rate(machine: BoltzmannMachine, x: Rows, n_rows: int | None = None) -> float:
     """Compute the initial learning rate from the scale and the size of the data.
 
     For binary MNIST, the result is 0.16. Small weights grow by a factor of 1 + γλc per step, where λ is the largest
     variance of the data in any direction and c is the variance of a hidden unit. The learning rate γ is chosen such
-    that γλc is 0.027 times a factor from 4 to 8, which depends on the number of rows (`pace`). With
-    several hidden layers, the learning rate is 0.55 times as large.
+    that γλc is 0.027 times a factor from 4 to 8, which depends on the number of rows (`pace`). With several hidden
+    layers, the learning rate is 0.55 times as large.
 
-    With Gaussian visible and hidden units, c is the largest variance of the hidden units at the start of training.
-    Training then starts at the maximum of the likelihood, where the curvature is 2λc. For these machines, λ is at least
-    1 and the factor is 1.
+    With Gaussian visible and hidden units, c is the largest variance of the hidden units. Training starts at the
+    maximum of the likelihood, where the curvature is 2λc. For these machines, λ is at least 1 and the factor is 1.
 
     Args:
         machine: Machine to train.
         x: Data, shape (N, n_visible), which need not be in memory. A sample of the rows is sufficient.
         n_rows: Total number of rows (default: the number of rows of `x`).
-        warm_start: See `fit`.
 
     Example:
         >>> import torch
@@ -102,7 +98,7 @@ def default_learning_rate(
     hidden_variance, factor = 0.25, pace(n_rows or len(x)) * (PACE_OF_DEEP if len(machine.layers) > 2 else 1.0)
     if is_gaussian(machine):
         spread = spread.clamp(min=1.0)  # the curvature in the hidden fields is c
-        hidden_variance, factor = largest_variance(machine, None if warm_start else spaced(x, SOME_ROWS)), 1.0
+        hidden_variance, factor = largest_variance(machine), 1.0
     elif len(machine.layers) > 1:
         above = machine.layers[1]
         nothing = torch.zeros((1, *above.state_shape), dtype=above.dtype, device=above.device)

@@ -227,7 +227,7 @@ def _resolved(options: TrainingOptions, machine: BoltzmannMachine, batches: Batc
     if options.optimizer is None:
         rate, decay = options.learning_rate, options.decay
         if rate is None:
-            rate = default_learning_rate(machine, batches.for_learning_rate, batches.n_rows, warm_start=True)
+            rate = default_learning_rate(machine, batches.for_learning_rate, batches.n_rows)
             if options.warm_start and machine.last_learning_rate is not None:
                 # At the default rate, a trained machine would lose what it learned at small rates.
                 rate, decay = min(rate, machine.last_learning_rate), 1.0
