@@ -17,7 +17,7 @@ import torch
 import typer
 from unit_cases import CASES
 
-from tapmachine import RBM, load, rbm, save, units
+from tapmachine import RBM, fit, load, rbm, save, units
 from tapmachine.analysis.schemes import SCHEMES, _usual_schemes
 from tapmachine.apps.cli import app
 from tapmachine.apps.cli.common import with_default
@@ -30,7 +30,7 @@ from tapmachine.runs.build import make_objective
 from tapmachine.runs.registry import CHANNELS, OBJECTIVES
 from tapmachine.runs.settings import Settings, read_settings
 from tapmachine.tables.machine import make_machine
-from tapmachine.training import Objective
+from tapmachine.training import Monitor, Objective, Trainer, TrainingOptions
 from tapmachine.units import Binary, Spin
 from tapmachine.units.registry import UNIT_TYPES, hidden_words, visible_words, word_for
 
@@ -116,6 +116,38 @@ def test_the_estimator_passes_on_what_it_was_given():
     assert {*values, "interval", "binarize", "columns", *RENAMED} == FIELDS.keys() - NOT_IN_RBM.keys(), (
         "each is tested here"
     )
+
+
+def test_options_of_training_reach_the_step_as_one_object():
+    x = torch.eye(4).repeat(10, 1)
+    options = TrainingOptions(epochs=2, batch_size=10, learning_rate=0.1, l1=0.01, monitor=Monitor(n_starts=0))
+    trainer = Trainer(rbm(Binary(4), Binary(2)), x, options, l1=0.5)
+    assert (trainer.epochs, trainer.batches.batch_size, trainer.step.options.l1) == (2, 10, 0.5)
+    machines = [rbm(Binary(4), Binary(2)) for _ in range(2)]
+    fit(machines[0], x, options)
+    fit(machines[1], x, **{f.name: getattr(options, f.name) for f in fields(options)})
+    assert torch.equal(machines[0].weights[0], machines[1].weights[0])
+    for declared in fields(TrainingOptions):
+        assert f"        {declared.name}: {option_of(declared).help}" in TrainingOptions.__doc__
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"epoch": 3}, TypeError, "there is no training option 'epoch'; did you mean 'epochs'?"),
+        ({"options": {"epochs": 3}}, TypeError, "options is a dict; expected TrainingOptions"),
+        ({"epochs": 2.5}, SettingsError, r"epochs is 2\.5; expected an integer"),
+        ({"learning_rate": 0.0}, SettingsError, r"learning_rate is 0\.0; expected a finite positive number"),
+        (
+            {"optimizer": torch.optim.SGD([torch.zeros(1)], 0.1), "momentum": 0.9},
+            ValueError,
+            "momentum cannot be combined",
+        ),
+    ],
+)
+def test_options_of_training_that_make_no_sense(options, error, message):
+    with pytest.raises(error, match=message):
+        fit(rbm(Binary(4), Binary(2)), torch.eye(4), **options)
 
 
 @dataclass(frozen=True)
