@@ -276,7 +276,7 @@ def test_samples_have_the_distribution_of_the_machine(quick_tables):
     shares, means = mixture.probabilities, mixture.means
     deviations = mixture.covariances.repeat_interleave(mixture.per_covariance, 0).diagonal(dim1=1, dim2=2).sqrt()
     chains = torch.from_numpy(train).repeat(8, 1)
-    chains = gibbs(model._double, chains, 20, torch.Generator().manual_seed(0))[0].numpy()
+    chains = gibbs(model.machine_, chains, 20, torch.Generator().manual_seed(0))[0].numpy()
     for column in range(3):
 
         def distribution(values, column=column):

@@ -7,8 +7,10 @@ from tapmachine.beliefs import Solution
 from tapmachine.data.errors import HiddenWarning, warn
 from tapmachine.likelihood.weight import CHUNK_VALUES
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows
+from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.machine.conditioning import clamp, hidden_machine
+from tapmachine.posterior import denoise
+from tapmachine.posterior.channels import Missing
 from tapmachine.solver import Scheme, solve
 
 
@@ -46,6 +48,31 @@ def hidden_means(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = N
     solution = solve(hidden_machine(machine, rows, validate=False), None, scheme)
     warn_of_failures(solution, "hidden means")
     return [moments.mean for moments in solution.moments]
+
+
+@torch.no_grad()
+def features_of(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, n) -> (N, n_hidden)
+    """Compute the means of the last hidden layer given the observed values of each row, in float64.
+
+    Args:
+        machine: A machine with at least one hidden layer.
+        x: Rows, with NaN for missing values.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.analysis.features import features_of
+        >>> tuple(features_of(rbm(Binary(3), Binary(2)), torch.tensor([[1.0, 0.0, torch.nan]])).shape)
+        (1, 2)
+    """
+    machine = in_double(machine)
+    gappy = x.flatten(1).isnan().any(1)
+    result = torch.empty((len(x), machine.sizes[-1]), dtype=machine.dtype, device=x.device)
+    if not bool(gappy.all()):
+        result[~gappy] = hidden_means(machine, x[~gappy])[-1].flatten(1)
+    if bool(gappy.any()):
+        result[gappy] = denoise(machine, x[gappy], Missing()).moments[-1].mean.flatten(1)
+    return result
 
 
 @torch.no_grad()

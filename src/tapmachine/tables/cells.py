@@ -19,7 +19,7 @@ from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.likelihood.unbiased import LogPartition, unbiased_log_likelihood
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows, take_gaps
+from tapmachine.machine.checks import check_rows, in_double, take_gaps
 from tapmachine.machine.sampler import gibbs
 from tapmachine.posterior import denoise
 from tapmachine.posterior.channels import Missing
@@ -110,6 +110,22 @@ def shares(column: Column, mean: Array) -> Array:  # (N, width) -> (N, q)
     if len(column.categories) == 1:  # a constant column
         return np.ones((len(mean), 1))
     return np.concatenate((1 - mean, mean), 1) if column.kind == "binary" else mean
+
+
+def impute(machine: BoltzmannMachine, x: Tensor, examples: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Compute posterior means, or most probable categories of plain arrays, and standard deviations of all cells.
+
+    Args:
+        machine: Machine of any type.
+        x: Rows with missing cells.
+        examples: Rows from which additional solutions start, if the posterior is not exact.
+    """
+    mixture = mixture_of(machine)
+    if mixture is not None:
+        moments = mixture.condition(x).moments
+        return moments.mean, moments.variance.clamp(min=0).sqrt()
+    posterior = denoise(in_double(machine), x, Missing(), data=examples)
+    return posterior.values, posterior.deviation
 
 
 def predict(machine: BoltzmannMachine, codec: Codec, x: Tensor, column: str) -> RawColumn:

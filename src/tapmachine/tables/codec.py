@@ -221,6 +221,20 @@ class Codec:
             decoded = [own.filled_from(other) for own, other in zip(to_columns(like), decoded, strict=True)]
         return from_columns(decoded, library, index)
 
+    def estimates(
+        self,
+        values: Tensor,
+        deviation: Tensor,
+        dtype: Any,
+        like: Any,
+        with_deviation: bool = False,
+        keep: bool = False,
+    ) -> Any:
+        """Decode estimates and, if wanted, their standard deviations; see `decode`."""
+        rows, spread = (z.detach().cpu().numpy().astype(dtype, copy=False) for z in (values, deviation))
+        decoded = self.decode(rows, like, keep)
+        return (decoded, self.frame_like(self.deviations(spread), like)) if with_deviation else decoded
+
     def deviations(self, deviation: Array) -> Array:  # (N, n_components) -> (N, n_columns)
         """Return the standard deviation of each value in the units of the data, given those of its components."""
         return deviation if self.schema is None else self.schema.spread(deviation**2)

@@ -176,7 +176,7 @@ def make_training(
     if new.is_fitted:
         if options.learning_rate is not None:
             warn("learning_rate has no effect: a table is fitted by maximum likelihood in one step", TrainingWarning)
-        return Fitted(new.machine, x, options, held_out)
+        return Fitted(new.machine, x, options.weights, held_out, 0 if options.epochs == 0 else 1)
     x = new.scaled(x)
     if held_out is not None:
         held_out = new.scaled(held_out)
@@ -193,18 +193,24 @@ class Fitted:
     Args:
         machine: Fitted machine, whose visible units are a mixture.
         x: Training rows, with NaN for missing values.
-        options: Options of training, of which the row weights are used. If `epochs` is 0, nothing is measured.
+        weights: Row weights, shape (N,).
         held_out: Held-out rows.
+        epochs: Number of epochs, 1 or 0 (default: 1).
     """
 
     is_mid_epoch = False
     current = None
 
     def __init__(
-        self, machine: BoltzmannMachine, x: Rows, options: TrainingOptions, held_out: Rows | None = None
+        self,
+        machine: BoltzmannMachine,
+        x: Rows,
+        weights: Tensor | None = None,
+        held_out: Rows | None = None,
+        epochs: int = 1,
     ) -> None:
-        self.machine, self.epochs, self.finished, self.stopping = machine, 0 if options.epochs == 0 else 1, 0, False
-        self.rows, self.held_out, self.weights = x, held_out, options.weights
+        self.machine, self.epochs, self.finished, self.stopping = machine, epochs, 0, False
+        self.rows, self.held_out, self.weights = x, held_out, weights
 
     @property
     def is_over(self) -> bool:

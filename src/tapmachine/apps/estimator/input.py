@@ -14,10 +14,10 @@ from torch import Tensor
 
 from tapmachine.data.errors import DataWarning, warn
 from tapmachine.data.lazy_rows import SPARSE_VALUES, LazyRows
+from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.weights import repeat_rows, repeated
 from tapmachine.tables.codec import Codec
 from tapmachine.tables.frames import matrix_and_names
-from tapmachine.units import Units
 
 Array = np.ndarray[Any, Any]
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -25,7 +25,14 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 FLOATS = (np.float64, np.float32)
 
 
-def encoded(model: Any, X: Any, gaps: bool = True, reset: bool = False) -> Any:
+def encoded(model: Any, X: Any, gaps: bool = True) -> Array:
+    """Encode rows as a dense array of numbers, with NaN for missing values."""
+    rows = checked(model, X, gaps)
+    array: Array = rows.toarray() if issparse(rows) else rows
+    return array
+
+
+def checked(model: Any, X: Any, gaps: bool = True, reset: bool = False) -> Any:
     """Encode rows as numbers: a dense array, or a sparse matrix in CSR format. The names of columns are checked.
 
     Args:
@@ -49,7 +56,7 @@ def encoded(model: Any, X: Any, gaps: bool = True, reset: bool = False) -> Any:
     if names is None:
         with _columns_named(model, X):
             return validate_data(model, matrix, reset=reset, **options)
-    checked = check_array(matrix, **options)
+    rows = check_array(matrix, **options)
     if reset:
         model.n_features_in_, model.feature_names_in_ = len(names), np.array(names, dtype=object)
     if len(names) != model.n_features_in_:
@@ -59,7 +66,7 @@ def encoded(model: Any, X: Any, gaps: bool = True, reset: bool = False) -> Any:
             raise ValueError(
                 f"column {place} is {name!r}, but was {known!r} in training; use X[:, model.feature_names_in_]"
             )
-    return checked
+    return rows
 
 
 @contextmanager
@@ -79,8 +86,16 @@ def _columns_named(fitted: Any, X: Any) -> Iterator[None]:
         raise ValueError(f"{str(error).rstrip()} {where}") from None
 
 
-def clipped(x: Tensor, units: Units) -> Tensor:
-    """Clip values to the bounds of the visible units, which come from the training data, with a warning."""
+def states(model: Any, array: Array) -> Tensor:
+    """Convert encoded rows to states of the visible units, with NaN for missing values.
+
+    Values outside the interval of the training data are clipped with a warning.
+    """
+    machine: BoltzmannMachine = model.machine_
+    x: Tensor = model._codec.rows(array, machine.dtype).to(machine.device)
+    units = machine.layers[0]
+    if model._codec.schema is not None or model.interval is not None or units.support.is_countable:
+        return x
     lower, upper = (bound.detach() for bound in units.bounds())
     outside = (x < lower) | (x > upper)
     count = int(outside.sum())
@@ -96,6 +111,17 @@ def clipped(x: Tensor, units: Units) -> Tensor:
     return torch.clamp(x, lower, upper)
 
 
+def examples(model: Any, data: Any) -> Tensor | None:
+    """Return complete example rows as states of the visible units."""
+    return None if data is None else states(model, encoded(model, data, gaps=False))
+
+
+def as_rows(machine: BoltzmannMachine, states: Tensor, dtype: Any) -> Array:
+    """Convert states or means of the visible units to encoded rows, with the most probable category as a number."""
+    rows: Array = machine.layers[0].to_data(states).detach().cpu().numpy().astype(dtype, copy=False)
+    return rows
+
+
 def lazy_rows(matrix: Any) -> LazyRows:
     """Wrap a sparse matrix so that rows become dense when they are read. Raises ValueError for missing values."""
     gaps = np.flatnonzero(np.isnan(matrix.data))
@@ -108,7 +134,7 @@ def lazy_rows(matrix: Any) -> LazyRows:
     return LazyRows({"X": matrix})
 
 
-def weighted(x: Any, sample_weight: Any, checked: Any) -> tuple[Any, Tensor | None]:
+def weighted(x: Any, sample_weight: Any, rows: Any) -> tuple[Any, Tensor | None]:
     """Apply sample weights to the rows of a tensor or a sparse matrix.
 
     Returns:
@@ -119,7 +145,7 @@ def weighted(x: Any, sample_weight: Any, checked: Any) -> tuple[Any, Tensor | No
     """
     if sample_weight is None:
         return x, None
-    weights: Array = _check_sample_weight(sample_weight, checked, dtype=np.float64)
+    weights: Array = _check_sample_weight(sample_weight, rows, dtype=np.float64)
     if (weights < 0).any() or not weights.sum() > 0:
         first = f"weight {int(np.argmax(weights < 0))} is negative" if (weights < 0).any() else "all weights are 0"
         raise ValueError(f"sample_weight: {first}; expected non-negative weights, at least one of them positive")
@@ -138,7 +164,7 @@ def dense_in_parts(method: Method) -> Method:
         matrix, _ = matrix_and_names(X)
         if not issparse(matrix) or matrix.shape[0] == 0:
             return method(self, X, *arguments, **options)
-        matrix = encoded(self, X)
+        matrix = checked(self, X)
         step = max(1, SPARSE_VALUES // max(1, matrix.shape[1]))
         parts = (matrix[first : first + step].toarray() for first in range(0, matrix.shape[0], step))
         with warnings.catch_warnings():

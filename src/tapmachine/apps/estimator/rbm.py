@@ -5,22 +5,20 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
-from tapmachine.analysis.features import hidden_means, visible_means
-from tapmachine.apps.estimator.input import FLOATS, clipped, dense_in_parts, encoded
+from tapmachine.analysis.features import features_of, visible_means
+from tapmachine.apps.estimator.input import FLOATS, as_rows, dense_in_parts, encoded, examples, states
 from tapmachine.apps.estimator.training import Trained, all_or_nothing, train, train_further
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import LikelihoodWarning, TrainingWarning, warn
 from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition, unbiased_log_partition
-from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows, fingerprint, in_double
-from tapmachine.posterior import Posterior, denoise
+from tapmachine.machine.checks import fingerprint, in_double
+from tapmachine.posterior import denoise
 from tapmachine.posterior.channels import Channel, Missing
 from tapmachine.posterior.denoising import check_channel
 from tapmachine.posterior.measurements import Measurements, recover
@@ -49,31 +47,27 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     describe the data and are inferred by default. The parameters from `hidden_units` on are for experts.
 
     Args:
-        n_hidden: Number of hidden units, whose means are the features. A tuple such as (100, 50) creates a deep
-            machine, whose features are the means of the last layer. For real-valued tables, one additional feature
-            per column precedes these features and, if clusters were found, the cluster probabilities follow them.
+        n_hidden: Number of hidden units, whose means are the features; a tuple such as (100, 50) for a deep machine.
+            For real-valued tables, one feature per column precedes them and, if there are classes, their probabilities
+            follow.
         epochs: Number of passes over the data (default: enough for 20,000 gradient steps, but between 50 and 300).
         random_state: Random seed.
-        verbose: Whether to show training progress. If True, the log-likelihood is measured after every epoch, including
-            the TAP estimate.
+        verbose: Whether to show progress. If True, the log-likelihood and its TAP estimate are measured in every epoch.
         columns: Kinds of DataFrame columns by name: real, count, binary or categorical (default: inferred from the
             types and values of the columns). `print(model.schema_.describe())` shows the kinds.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
-            gauss-bernoulli, poisson, categorical. With auto, the type is inferred from the data and described by
-            `visible_`. For a custom unit type, pass units, or a class or function that creates `n` units when called
-            with `n`. Data for custom units are not rescaled.
-        binarize: Threshold for binarizing the data (default: None, no binarization). Values above the threshold become
-            1, all others 0.
-        interval: Interval of real values, such as (0, 1). If set, values outside the interval raise an error. By
-            default, the interval is [0, 1] or the range of the training data, and later values are clipped to it with a
-            warning.
+            gauss-bernoulli, poisson, categorical. With auto, it is inferred from the data and described by `visible_`.
+            For a custom type, pass units, or a class or function that creates `n` units when called with `n`. Data for
+            custom units are not rescaled.
+        binarize: Threshold above which values become 1, and all others 0 (default: None, no binarization).
+        interval: Interval of real values, such as (0, 1); values outside raise an error. By default, the interval is
+            [0, 1] or the range of the training data, and later values are clipped to it with a warning.
         hidden_units: Type of the hidden units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian or
             gauss-bernoulli. Units of the last two types take values between -1 and 1. With auto, units are
             spike-slab in a single hidden layer above gaussian units, and binary otherwise.
         pretrain: Number of epochs for pretraining the first hidden layer of a deep machine (default: same as `epochs`).
         batch_size: Number of rows per gradient step (default: a quarter of the rows, but between 10 and 100).
-        objective: Training objective: default, tap, cd, pcd, or an `Objective` such as `PCD(5)`. With default, the
-            objective of `tapmachine.fit` is used.
+        objective: Training objective: default, tap, cd, pcd, or an `Objective` such as `PCD(5)`.
         learning_rate: Initial learning rate, for data scaled to about 1 (default: chosen from the data).
         decay: Final learning rate as a fraction of the initial learning rate.
         weight_decay: Coefficient of the L2 penalty on the weights.
@@ -175,13 +169,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
         Features of binary units lie in [0, 1]. Rows may contain missing values (NaN).
         """
-        array = self._encoded(X)
-        gappy = np.isnan(array).any(axis=1)
-        features = np.empty((len(array), self._n_features_out), array.dtype)
-        for rows, means in ((~gappy, self._means_of_complete), (gappy, self._means_of_gappy)):
-            if rows.any():
-                features[rows] = means(array[rows]).flatten(1).cpu().numpy()
-        return features
+        array = encoded(self, X)
+        return features_of(self.machine_, states(self, array)).cpu().numpy().astype(array.dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Any:
         """Compute the means of the visible units given the features of the last layer, (n_samples, n_features).
@@ -193,8 +182,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         hidden = check_array(X, dtype=FLOATS)
         if hidden.shape[1] != self._n_features_out:
             raise ValueError(f"X has {hidden.shape[1]} columns; expected {self._n_features_out}, one per hidden unit")
-        visible = visible_means(self._double, torch.tensor(hidden))
-        result = self._codec.decode(self._array(visible, hidden.dtype))
+        visible = visible_means(in_double(self.machine_), torch.tensor(hidden))
+        result = self._codec.decode(as_rows(self.machine_, visible, hidden.dtype))
         if library_of(X) == "pandas" and library_of(result) == "pandas":
             result.index = X.index
         return result
@@ -205,8 +194,9 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
         With several hidden layers, F(x) is approximated by TAP and is NaN for rows where TAP does not converge.
         """
-        array = self._encoded(X, gaps=False)
-        values = self._codec.log_scale(array) - cells.log_weights(self._double, self._rows(array)).cpu().numpy()
+        array = encoded(self, X, gaps=False)
+        log_weights = cells.log_weights(in_double(self.machine_), states(self, array)).cpu().numpy()
+        values = self._codec.log_scale(array) - log_weights
         return self._codec.series_like(values, "free_energy", X)
 
     @dense_in_parts
@@ -221,8 +211,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         Warns:
             LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
         """
-        array = self._encoded(X)
-        values = cells.log_likelihoods(self.machine_, self._codec, self._rows(array), self._partition())
+        x = states(self, encoded(self, X))
+        values = cells.log_likelihoods(self.machine_, self._codec, x, self._partition())
         return self._codec.series_like(values, "log_likelihood", X)
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -269,8 +259,13 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             row = self._codec.given(given, self.n_features_in_)
         seeds = self._draws if random_state is None else check_random_state(random_state)
         generator = torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
-        drawn = cells.draw(self.machine_, n_samples, lambda n: self._starts(n, seeds), n_sweeps, generator, row)
-        return self._codec.decode(self._array(drawn, np.float64))
+        starts = self._trained.start_rows(self.machine_)
+
+        def some_starts(n: int) -> Tensor:
+            return starts[torch.from_numpy(seeds.randint(len(starts), size=n)).to(starts.device)]
+
+        drawn = cells.draw(self.machine_, n_samples, some_starts, n_sweeps, generator, row)
+        return self._codec.decode(as_rows(self.machine_, drawn, np.float64))
 
     @dense_in_parts
     def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
@@ -289,10 +284,14 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             return_std: Whether to also return standard deviations (default: False).
         """
         check_channel(channel)
-        array = self._encoded(X)
-        y = self._rows(array) if channel.sees_states else torch.from_numpy(np.array(array)).to(self.machine_.device)
-        posterior = denoise(self._double, y, channel, data=self._examples(data))
-        return self._estimates(posterior, array.dtype, X, return_std, keep=isinstance(channel, Missing))
+        array, machine = encoded(self, X), self.machine_
+        y = states(self, array) if channel.sees_states else torch.from_numpy(np.array(array)).to(machine.device)
+        if isinstance(channel, Missing):
+            found = cells.impute(machine, y, examples(self, data))
+        else:
+            posterior = denoise(in_double(machine), y, channel, data=examples(self, data))
+            found = posterior.values, posterior.deviation
+        return self._codec.estimates(*found, array.dtype, X, return_std, keep=isinstance(channel, Missing))
 
     def impute(self, X: Any, data: Any = None, return_std: bool = False) -> Any:
         """Impute missing values (NaN) with posterior means or most probable categories, (n_samples, n_features).
@@ -328,8 +327,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         """
         check_is_fitted(self)
         array = check_array(y, dtype=FLOATS, ensure_all_finite="allow-nan", input_name="y")
-        posterior = recover(self.machine_, array, channel, data=self._examples(data), engine=engine)
-        return self._estimates(posterior, array.dtype, array, return_std)
+        posterior = recover(self.machine_, array, channel, data=examples(self, data), engine=engine)
+        return self._codec.estimates(posterior.values, posterior.deviation, array.dtype, array, return_std)
 
     @available_if(_has_schema)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any, column: str) -> Any:
@@ -345,9 +344,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         Returns:
             A DataFrame with one row per row of X and one column per value.
         """
-        found = cells.probabilities(
-            self._double, self._codec, self._rows(self._codec.encode_without(X, column)), column
-        )
+        rows = states(self, self._codec.encode_without(X, column))
+        found = cells.probabilities(self.machine_, self._codec, rows, column)
         return self._codec.frame_like(found, X, [str(value) for value in self._codec.column(column)[0].categories])
 
     @available_if(_has_schema)  # type: ignore[untyped-decorator]
@@ -361,8 +359,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         Returns:
             A Series of predictions with the data type of the column.
         """
-        rows = self._rows(self._codec.encode_without(X, column))
-        return self._codec.columns_like([cells.predict(self._double, self._codec, rows, column)], X)[column]
+        rows = states(self, self._codec.encode_without(X, column))
+        return self._codec.columns_like([cells.predict(self.machine_, self._codec, rows, column)], X)[column]
 
     def intervals(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:
         """Compute central credible intervals of missing numbers given the observed cells of each row.
@@ -376,7 +374,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             the observed value. Categorical and binary columns of DataFrames are omitted; use `predict_proba` for these
             columns.
         """
-        low, high = cells.intervals(self._double, self._codec, self._rows(self._encoded(X)), level)
+        low, high = cells.intervals(self.machine_, self._codec, states(self, encoded(self, X)), level)
         as_frame = self._codec.decode if self.schema_ is None else self._codec.columns_like
         return as_frame(low, X), as_frame(high, X)
 
@@ -402,7 +400,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             [(5, 4), (5, 4)]
         """
         check_count("n_draws", n_draws)
-        posterior = cells.exact_posterior(self._double, self._rows(self._encoded(X)))
+        posterior = cells.exact_posterior(self.machine_, states(self, encoded(self, X)))
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         drawn = posterior.draws(n_draws, torch.Generator(posterior.x.device).manual_seed(seed))
         return [self._codec.decode(rows.cpu().numpy(), X, keep=True) for rows in drawn]
@@ -413,69 +411,22 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         High values indicate the cells that make a row unusual; `score_samples` scores whole rows. Densities of real
         columns are in the units of the data. The surprise of missing cells is NaN.
         """
-        values = cells.surprise(self._double, self._codec, self._rows(self._encoded(X)))
+        values = cells.surprise(self.machine_, self._codec, states(self, encoded(self, X)))
         return self._codec.frame_like(values, X)
 
-    # ----- between data and machine
-
     def _take(self, trained: Trained) -> None:
-        machine = trained.new.in_units_of_data()
-        self.machine_, self.visible_, self.history_ = machine, trained.new.why, trained.history
-        self.schema_ = self._codec.schema
+        self.machine_ = machine = trained.new.in_units_of_data()
+        self.visible_, self.history_, self.schema_ = trained.new.why, trained.history, self._codec.schema
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
-        self._n_features_out = machine.sizes[-1]
-        self._trained = trained
+        self._n_features_out, self._trained = machine.sizes[-1], trained
         self._log_partition: tuple[str, LogPartition] | None = None  # for parameters with this digest
         self._draws = np.random.RandomState(trained.settings.seed)
-
-    @property
-    def _double(self) -> BoltzmannMachine:
-        """The machine in float64."""
-        return in_double(self.machine_)
-
-    def _encoded(self, X: Any, gaps: bool = True) -> Array:
-        rows = encoded(self, X, gaps)
-        array: Array = rows.toarray() if issparse(rows) else rows
-        return array
-
-    def _rows(self, array: Array) -> Tensor:
-        """Convert encoded rows to states of the visible units, with NaN for missing values."""
-        units = self.machine_.layers[0]
-        x = self._codec.rows(array, self.machine_.dtype).to(self.machine_.device)
-        return x if units.support.is_countable or self.interval is not None else clipped(x, units)
-
-    def _examples(self, data: Any) -> Tensor | None:
-        return None if data is None else self._rows(self._encoded(data, gaps=False))
-
-    def _means_of_complete(self, array: Array) -> Tensor:
-        return hidden_means(self._double, check_rows(self.machine_, self._rows(array)))[-1]
-
-    def _means_of_gappy(self, array: Array) -> Tensor:
-        return denoise(self._double, self._rows(array), Missing()).moments[-1].mean
-
-    def _starts(self, n: int, seeds: np.random.RandomState) -> Tensor:
-        return self._start_rows[torch.from_numpy(seeds.randint(len(self._start_rows), size=n)).to(self.machine_.device)]
-
-    @property
-    def _start_rows(self) -> Tensor:
-        """Rows from which solutions and samples start."""
-        return self.machine_.layers[0].from_data(self._trained.starts.to(self.machine_.device))
-
-    def _array(self, states: Tensor, dtype: Any) -> Array:
-        """Convert states or means of the visible units to encoded rows, with the most probable category as a number."""
-        return self.machine_.layers[0].to_data(states).detach().cpu().numpy().astype(dtype, copy=False)
-
-    def _estimates(self, posterior: Posterior, dtype: Any, like: Any, return_std: bool, keep: bool = False) -> Any:
-        """Return posterior means or most probable categories and, with `return_std`, standard deviations."""
-        rows, deviation = (z.cpu().numpy().astype(dtype, copy=False) for z in (posterior.values, posterior.deviation))
-        mean = self._codec.decode(rows, like, keep)
-        return (mean, self._codec.frame_like(self._codec.deviations(deviation), like)) if return_std else mean
 
     def _partition(self) -> LogPartition:
         """Return ln Z of the fitted machine, which is computed on the first call and after changes of the machine."""
         digest = fingerprint(self.machine_)
         if self._log_partition is None or self._log_partition[0] != digest:
-            partition = unbiased_log_partition(self.machine_, self._start_rows)
+            partition = unbiased_log_partition(self.machine_, self._trained.start_rows(self.machine_))
             self._log_partition = digest, partition
             if not partition.error < TOLERANCE:
                 warn(

@@ -13,17 +13,19 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from tapmachine.accelerator.devices import pick_device
-from tapmachine.apps.estimator.input import encoded, lazy_rows, weighted
+from tapmachine.apps.estimator.input import checked, lazy_rows, states, weighted
 from tapmachine.data.declarations import kinds
 from tapmachine.data.rows import Rows, has_gaps, spaced
+from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.build import make_objective
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.codec import Codec
-from tapmachine.tables.machine import ScaledMachine, make_machine, make_training
+from tapmachine.tables.machine import Fitted, ScaledMachine, make_machine, make_training
 from tapmachine.training import Monitor, Objective, Trainer, TrainingOptions
 from tapmachine.training.gaps import check_columns, fill_columns
 from tapmachine.training.loop import run_epochs
 from tapmachine.training.monitor import Record
+from tapmachine.training.progress import in_words
 from tapmachine.training.state import TrainingState
 
 N_STARTS = 100  # number of stored rows, used as starting points of solutions and samples
@@ -46,6 +48,10 @@ class Trained(NamedTuple):
     state: TrainingState
     history: list[Record]
     starts: Tensor
+
+    def start_rows(self, machine: BoltzmannMachine) -> Tensor:
+        """Return the rows from which solutions and samples start, as states of the visible units."""
+        return machine.layers[0].from_data(self.starts.to(machine.device))
 
     def on_cpu(self) -> "Trained":
         """Return a copy whose machine and rows are on the CPU."""
@@ -109,8 +115,14 @@ def train(model: Any, X: Any, sample_weight: Any) -> tuple[Trained, KeyboardInte
     """Train a new machine. If training is interrupted, return the last complete epoch and the interrupt."""
     settings = settings_of(model, model.epochs)
     x, weights = _first_rows(model, X, sample_weight)
-    settings = settings.for_rows(len(x))
     new = _new_machine(model, settings, x, weights)
+    if new.is_fitted:
+        fitted = Fitted(new.machine, x, weights)
+        history = [] if settings.epochs == 0 else [fitted.epoch()]
+        if model.verbose and history:
+            print(", ".join(in_words(history[0])))
+        return Trained(settings, new, fitted.state(), history, _starts(x)), None
+    settings = settings.for_rows(len(x))
     n_starts, every = (N_STARTS, 1) if model.verbose else (0, max(1, settings.all_epochs // N_MEASURED))
     monitor = Monitor(n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift)
     training = make_training(
@@ -179,7 +191,7 @@ def _options(model: Any, settings: Settings, monitor: Monitor, weights: Tensor |
 def _first_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
     """Infer the codec of an estimator from its training data, and prepare rows and weights."""
     model._codec = new_codec(model, X)
-    rows = encoded(model, X, reset=True)
+    rows = checked(model, X, reset=True)
     if rows.shape[0] == 1:
         raise ValueError("X has one sample (n_samples=1); expected at least two samples")
     if issparse(rows):
@@ -193,11 +205,11 @@ def _first_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | 
 
 def _more_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
     """Prepare rows and weights for further training of the fitted machine."""
-    rows = encoded(model, X)
+    rows = checked(model, X)
     if issparse(rows):
         matrix, weights = weighted(rows, sample_weight, rows)
-        return lazy_rows(matrix).mapped(lambda part: model._rows(part).cpu().numpy()), weights
-    return weighted(model._rows(rows), sample_weight, rows)
+        return lazy_rows(matrix).mapped(lambda part: states(model, part).cpu().numpy()), weights
+    return weighted(states(model, rows), sample_weight, rows)
 
 
 def _new_machine(model: Any, settings: Settings, x: Rows, weights: Tensor | None) -> ScaledMachine:
