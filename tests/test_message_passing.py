@@ -287,17 +287,6 @@ def test_adaptive_tap_converges_where_couplings_are_strong(scale, seeds):
         assert solve(machine, scheme=AdaptiveTAP(), tol=1e-16, max_sweeps=5000).converged.all()
 
 
-def test_the_self_averaging_form_on_couplings_without_structure():
-    weights = 0.5 * torch.randn(150, 100, dtype=torch.float64, generator=generator()) / 250**0.5
-    machine = rbm(Spin(150, field=0.3).double(), Spin(100, field=0.3).double(), weights)
-    whole, averaged = (
-        solve(machine, scheme=AdaptiveTAP(self_averaging=own), tol=1e-18, max_sweeps=3000) for own in (False, True)
-    )
-    assert whole.converged.all()
-    assert averaged.converged.all()
-    assert float(whole.free_energy - averaged.free_energy) == pytest.approx(0, abs=0.02)
-
-
 @pytest.mark.parametrize("visible", [TruncatedGaussian, TruncatedGaussBernoulli, Gaussian])
 def test_units_of_all_types(visible):
     machine = rbm(visible(5).double(), Binary(3).double(), 0.3 * draw(5, 3))
@@ -328,7 +317,6 @@ def test_what_is_refused():
         (lambda: AdaptiveTAP(-0.1), "damping is -0.1"),
         (lambda: RelaxedBP(clip=1.5), "clip is 1.5"),
         (lambda: RelaxedBP(truncate=0.0), "truncate is 0.0"),
-        (lambda: solve(pairwise(Spin(3)), scheme=AdaptiveTAP(self_averaging=True)), "does not support self_averaging"),
         (lambda: BeliefPropagation().free_energy(real, [], []), "For training, set n_sweeps of TAPObjective"),
         (lambda: correlations(real, solve(real, torch.zeros(2, 3))), "solution has 2 particles"),
     ):

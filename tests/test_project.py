@@ -49,7 +49,6 @@ SHORT_MODULES = {  # and why they stand alone
     "apps.cli.report": "a command",
     "data.table_files": "",
     "posterior.measurements.exact": "the only answer that needs no engine",
-    "solver.schemes.adaptive_tap.scheme": "the scheme of a folder that has its parts",
     "units.numerics.strata": "numerics know no machines",
 }
 DEEP_INHERITANCE = {

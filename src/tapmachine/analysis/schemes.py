@@ -271,7 +271,7 @@ def _row(
     machine: BoltzmannMachine, scheme: Scheme, solution: Solution, reference: _Reference, seconds: float
 ) -> SchemeRow:
     """Compare the solutions of one scheme with the reference values."""
-    name = type(scheme).__name__ + (", averaging" if getattr(scheme, "self_averaging", False) else "")
+    name = type(scheme).__name__
     converged, sweeps = float(solution.converged.double().mean()), float(solution.n_sweeps.double().mean())
     good = solution.converged.nonzero().squeeze(-1)
     if len(good) == 0:

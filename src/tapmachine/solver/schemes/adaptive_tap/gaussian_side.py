@@ -55,10 +55,6 @@ class GaussianSide(ABC):
     def log_det(self, v: Tensor) -> Tensor:  # (K,)
         """Return ln det(1 − √v J √v), differentiable with respect to the weights."""
 
-    def averaged(self, z: Tensor) -> Tensor:  # (K, N) -> (K, N)
-        """Average values over groups of units that share one variance; by default, no units share a variance."""
-        return z
-
 
 @final
 class Bipartite(GaussianSide):
@@ -153,54 +149,11 @@ class Dense(GaussianSide):
         return self.covariance(v)[1]
 
 
-@final
-class SelfAveraging(GaussianSide):
-    """Couplings with randomly rotated singular vectors, for which all units of a group have the same variance.
-
-    Under this assumption, C depends on W only through its singular values, which are computed once.
-    """
-
-    can_be_captured = True
-
-    def __init__(self, weights: Tensor) -> None:  # (N_first, N_second)
-        self.sizes = list(weights.shape)
-        self.squares = torch.linalg.svdvals(weights) ** 2
-
-    def values_per_particle(self) -> int:
-        return 12 * int(sum(self.sizes))
-
-    def averaged(self, z: Tensor) -> Tensor:
-        return torch.cat([part.mean(1, keepdim=True).expand_as(part) for part in z.split(self.sizes, 1)], 1)
-
-    def first_direction(self, v: Tensor) -> Tensor:
-        return v[:, :1]
-
-    def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        largest = v[:, 0] * v[:, -1] * self.squares[0]
-        return _shrunk(largest).sqrt(), direction
-
-    def reaction(self, v: Tensor) -> Tensor:
-        first, second = v[:, :1], v[:, -1:]
-        power = (self.squares / (1 - first * second * self.squares)).sum(1, keepdim=True)
-        parts = [second * power / self.sizes[0], first * power / self.sizes[1]]
-        return torch.cat([part.expand(-1, size) for part, size in zip(parts, self.sizes, strict=True)], 1)
-
-    def log_det(self, v: Tensor) -> Tensor:
-        rest: Tensor = 1 - v[:, :1] * v[:, -1:] * self.squares
-        return rest.log().sum(1)
-
-
-def gaussian_side(
-    machine: BoltzmannMachine, layout: Layout, self_averaging: bool, differentiable: bool = False
-) -> GaussianSide:
+def gaussian_side(machine: BoltzmannMachine, layout: Layout, differentiable: bool = False) -> GaussianSide:
     """Return the Gaussian approximation that fits the structure of a machine's couplings."""
     weights = machine.coupling(0) if machine.is_pairwise else layout.between(machine)
     weights = weights if differentiable else weights.detach()
-    if machine.is_pairwise:
-        if self_averaging:
-            raise ValueError("AdaptiveTAP: a pairwise machine does not support self_averaging=True")
-        return Dense(weights)
-    return SelfAveraging(weights) if self_averaging else Bipartite(weights)
+    return Dense(weights) if machine.is_pairwise else Bipartite(weights)
 
 
 def _shrunk(largest: Tensor) -> Tensor:
