@@ -16,20 +16,25 @@ from torch import Tensor
 
 from reproduction.models import BINARY, FACES, VISIBLE, Model, quick
 from reproduction.training import PRINTED_SWEEPS, Procedure, prepared_for
-from tapmachine.data.errors import MissingDataError, RunError, TrainingWarning
+from tapmachine.data.errors import DataError, RunError, TrainingWarning
 from tapmachine.data.sources import digit_labels, mnist_labels, read
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.files import write_atomically
+from tapmachine.runs.data import read_data
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
-from tapmachine.runs.training import initial_machine, run_training
+from tapmachine.runs.training import run_training
 
 Value = float | int | str
 Row = dict[str, Value]
 PARTS = "parts/"  # prefix of the parts of tables; each part is saved when it is complete
 MNIST_FILES = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
 FACES_FILE = "cbcl_faces.npz"
+
+
+class MissingDataError(DataError):
+    """Raised if the data for a figure are missing and cannot be downloaded."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,8 @@ class Lab:
     def machine(self, model: Model, epoch: int | None = None) -> BoltzmannMachine:
         """Return the machine of a model at a kept epoch, at epoch 0, which runs do not save, or after the last one."""
         if epoch == 0:
-            return initial_machine(self.settings(model), self.device, prepared_for(self.model(model), self.procedure))
+            settings, prepare = self.settings(model), prepared_for(self.model(model), self.procedure)
+            return prepare(settings, read_data(settings), self.device)[1].in_units_of_data()
         kept = Session(self.run(model).path, self.device).machines
         return kept[max(kept) if epoch is None else epoch]
 

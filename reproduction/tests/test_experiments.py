@@ -16,11 +16,11 @@ from reproduction import adaptive, claims, denoising, models, small_machine
 from reproduction.__main__ import run
 from reproduction.figure import Figure, nearest
 from reproduction.figures import FIGURES
-from reproduction.lab import Lab, images_of, images_table
+from reproduction.lab import Lab, MissingDataError, images_of, images_table
 from reproduction.models import BINARY_500, DEEP_2, DEEP_3, FACES, FACES_256, REAL_500, TABLE, quick
 from reproduction.tests.figure_cases import style_faults, titles_above
 from tapmachine import Spin, exact_log_partition, find_solutions, tap_log_likelihood
-from tapmachine.data.errors import DataError, MissingDataError, RunError
+from tapmachine.data.errors import DataError, RunError
 from tapmachine.data.sources import mnist_labels
 from tapmachine.solver import random_start
 

@@ -67,10 +67,6 @@ class EstimateError(TapmachineError, ValueError):
     """
 
 
-class MissingDataError(DataError):
-    """Raised if the data for a figure of the paper are missing and cannot be downloaded."""
-
-
 class Stopped(TapmachineError, RuntimeError):  # noqa: N818
     """Raised if training is stopped between two batches because `stopping` was set.
 

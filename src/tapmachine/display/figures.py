@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tapmachine.display.html import escape
 
@@ -48,13 +48,6 @@ SVG_RULES = (
     (r' transform="rotate\(-0 [^"]*"', ""),
     (r"\s*\n\s*", " "),
 )
-
-
-class Picture(NamedTuple):
-    """A figure and its caption."""
-
-    figure: "Figure"
-    caption: str
 
 
 def color(index: int) -> str:

@@ -125,13 +125,6 @@ def run_training(
         return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
 
 
-def initial_machine(
-    settings: Settings, device: torch.device | str = "cpu", prepare: Prepare | None = None
-) -> BoltzmannMachine:
-    """Return the machine of a run before the first epoch, in the units of the data."""
-    return (prepare or prepared)(settings, read_data(settings), device)[1].in_units_of_data()
-
-
 def prepared(settings: Settings, data: RunData[Rows], device: torch.device | str) -> Prepared:
     """Return the settings with defaults for the data, a new machine, and its trainer."""
     with named(settings.data):

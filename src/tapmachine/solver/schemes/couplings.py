@@ -97,8 +97,6 @@ class Couplings:
         self.unbounded = [not layer.is_bounded() for layer in layers]
         self.shapes = [layer.state_shape for layer in layers]
         self.reaction_shapes = [layer.reaction_shape for layer in layers]
-        shapes = zip(self.shapes, self.reaction_shapes, strict=True)
-        self.has_matrices_in_mixed_layers = any(len(shape) == 1 and shape != reaction for shape, reaction in shapes)
         self._layers = layers
         self.weights = [weights.detach() for weights in machine.weights]
         self.senders: list[list[Sender]] = [[] for _ in layers]  # senders to each layer

@@ -18,7 +18,6 @@ class Layout:
         self.order = [*self.even, *self.odd]
         self.shapes = [layer.state_shape for layer in layers]
         self.sizes = [machine.sizes[index] for index in self.order]
-        self.n_even = sum(machine.sizes[0::2])
         self.weights = [weights.detach() for weights in machine.weights]
         self.senders: list[list[tuple[int, Tensor]]] = [[] for _ in layers]
         for below, above, coupling in machine.edges():
