@@ -93,29 +93,29 @@ def add_up(tensors: Sequence[Tensor]) -> None:
         tensor.copy_(total.view_as(tensor))
 
 
-def gathered(share: Tensor) -> Tensor:
+def gathered(part: Tensor) -> Tensor:
     """Concatenate the tensors of all processes along the first dimension, in the order of the ranks."""
     here = world()
     if here.size == 1:
-        return share
-    counts = torch.zeros(here.size, dtype=torch.long, device=share.device)
-    counts[here.rank] = len(share)
+        return part
+    counts = torch.zeros(here.size, dtype=torch.long, device=part.device)
+    counts[here.rank] = len(part)
     _sum_over_all(counts)
     first = int(counts[: here.rank].sum())
-    whole = share.new_zeros((int(counts.sum()), *share.shape[1:]))
-    whole[first : first + len(share)] = share
+    whole = part.new_zeros((int(counts.sum()), *part.shape[1:]))
+    whole[first : first + len(part)] = part
     _sum_over_all(whole)  # the entries of the other processes are 0 here
     return whole
 
 
-def gathered_solutions(share: Solution) -> Solution:
+def gathered_solutions(part: Solution) -> Solution:
     """Concatenate the solutions of all processes, in the order of the ranks."""
     if world().size == 1:
-        return share
+        return part
     return Solution(
-        tuple(Moments(*(gathered(z) for z in moments)) for moments in share.moments),
-        tuple(Tilt(*(gathered(torch.as_tensor(z)) for z in tilt)) for tilt in share.tilts),
-        *(gathered(z) for z in (share.free_energy, share.residual, share.n_sweeps, share.status)),
+        tuple(Moments(*(gathered(z) for z in moments)) for moments in part.moments),
+        tuple(Tilt(*(gathered(torch.as_tensor(z)) for z in tilt)) for tilt in part.tilts),
+        *(gathered(z) for z in (part.free_energy, part.residual, part.n_sweeps, part.status)),
     )
 
 

@@ -67,7 +67,9 @@ class _Sampled(Objective):
         n_rows, states = len(context.rows), list(drawn[: len(machine.layers)])
         for index in range(0, len(states), 2):
             states[index] = torch.cat((given[index], states[index]))
-        fields = {index: machine.field_on(index, states) for index in range(1, len(states), 2)}
+        fields: dict[int, Tensor] = {}
+        for index in range(1, len(states), 2):
+            fields[index] = machine.field_on(index, states)
         values = summed_over_odd_layers(machine, states, fields)
         loss = self.difference(context, values[:n_rows], self.average(context, values[n_rows:]))
         return loss, self.next_carry(context, drawn, {index: field[n_rows:] for index, field in fields.items()})

@@ -76,11 +76,11 @@ def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | N
     precision, hidden_precision = visible.precision.double().cpu(), hidden.precision.double().cpu()
     mean = visible.field.double().cpu() / precision
     factors = find_factors(_correlations(x, weights, mean, precision), min(hidden.n, visible.n))
-    share = (1 - 1 / factors.variances).clamp(max=1 - _margin(machine))
+    explained = (1 - 1 / factors.variances).clamp(max=1 - _margin(machine))
     visible.precision = precision / factors.unique
     visible.field.copy_(visible.precision.double().cpu() * mean)
-    loadings = (precision / factors.unique).sqrt().unsqueeze(1) * factors.directions * share.sqrt()
-    machine.weights[0].zero_()[:, : len(share)] = (loadings * hidden_precision[: len(share)].sqrt()).to(
+    loadings = (precision / factors.unique).sqrt().unsqueeze(1) * factors.directions * explained.sqrt()
+    machine.weights[0].zero_()[:, : len(explained)] = (loadings * hidden_precision[: len(explained)].sqrt()).to(
         machine.weights[0]
     )
     hidden.field.copy_(-mean @ machine.weights[0].double().cpu())  # hidden units have mean 0
@@ -132,9 +132,8 @@ def _margin(machine: BoltzmannMachine) -> float:
 
 def _correlations(x: Tensor, weights: Tensor | None, mean: Tensor, precision: Tensor) -> Tensor:
     """Correlation matrix of the columns, with ones on the diagonal even for constant columns."""
-    share = torch.ones(len(x)) if weights is None else weights
-    share = share.double().cpu() / share.double().sum().cpu()
-    scaled = (x.double().cpu() - mean) * precision.sqrt() * share.sqrt().unsqueeze(1)
+    weights = (torch.ones(len(x)) if weights is None else weights).double().cpu()
+    scaled = (x.double().cpu() - mean) * precision.sqrt() * (weights / weights.sum()).sqrt().unsqueeze(1)
     return (scaled.T @ scaled).fill_diagonal_(1.0)
 
 

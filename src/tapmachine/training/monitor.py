@@ -233,9 +233,9 @@ def _reconstruction_errors(machine: BoltzmannMachine, x: Tensor, above: list[Ten
 def _variation(means: Tensor, weights: Tensor | None) -> float:
     """Standard deviation of the means over rows, as a root mean square over units."""
     flat = means.flatten(1)
-    share = flat.new_ones(len(flat)) if weights is None else weights
-    share = share / share.sum().clamp(min=torch.finfo(flat.dtype).tiny)
-    return float((share @ (flat - share @ flat).square()).mean().sqrt())
+    weights = flat.new_ones(len(flat)) if weights is None else weights
+    fractions = weights / weights.sum().clamp(min=torch.finfo(flat.dtype).tiny)
+    return float((fractions @ (flat - fractions @ flat).square()).mean().sqrt())
 
 
 def _layers_above(machine: BoltzmannMachine, x: Tensor) -> list[Tensor]:

@@ -117,8 +117,8 @@ def _largest_variance_of_rows(machine: BoltzmannMachine, x: LazyRows) -> Tensor:
     chosen = torch.arange(0, len(x), -(-len(x) // SOME_ROWS))
 
     def parts() -> Iterator[Tensor]:
-        for some in chosen.split(rows_at_a_time(x.shape[1])):
-            yield check_rows(machine, torch.from_numpy(x[some.numpy()])).flatten(1).double()
+        for indices in chosen.split(rows_at_a_time(x.shape[1])):
+            yield check_rows(machine, torch.from_numpy(x[indices.numpy()])).flatten(1).double()
 
     nothing = torch.zeros((), dtype=torch.float64, device=machine.device)
     mean = sum((part.sum(0) for part in parts()), nothing) / len(chosen)
