@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tapmachine.accelerator.compilation import compiled
 from tapmachine.accelerator.nested import over_tensors
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.conditioning import hidden_machine, replace_rows
 from tapmachine.solver import TAP, Scheme
@@ -124,7 +124,12 @@ def free_energy_from(
 ) -> tuple[list[Moments], Tensor]:
     """Return the moments of all layers after `n_sweeps` sweeps, and the differentiable free energy F, shape (K,).
 
-    See `sweep_from` for the arguments.
+    Args:
+        machine: Machine of any type.
+        x: Initial means of the lowest layer. If None, the sweeps start from the moments of the prior, for each row of
+            evidence.
+        scheme, n_sweeps: See `TAPObjective`.
+        compile_sweeps: Whether to compile the sweeps (default: False).
     """
     process, state = _swept(machine, x, scheme, n_sweeps, compile_sweeps)
     return process.moments(state), scheme.free_energy_of_state(machine, process, state)
@@ -162,22 +167,6 @@ def finite_free_energy_from(
     values = scheme.free_energy_of_state(machine, process, state)
     enough = 2 * finite.sum() >= len(x)
     return process.moments(state), torch.where(enough, values, torch.nan), kept
-
-
-@torch.no_grad()
-def sweep_from(
-    machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int
-) -> tuple[list[Moments], list[Tilt]]:
-    """Return the moments of all layers after `n_sweeps` sweeps, and the tilts at which to evaluate F.
-
-    Args:
-        machine: Machine of any type.
-        x: Initial means of the lowest layer. If None, the sweeps start from the moments of the prior, for each row of
-            evidence.
-        scheme, n_sweeps: See `TAPObjective`.
-    """
-    process, state = _swept(machine, x, scheme, n_sweeps)
-    return process.beliefs(list(machine.layers), state)
 
 
 @torch.no_grad()

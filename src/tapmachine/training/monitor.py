@@ -23,7 +23,7 @@ from tapmachine.machine.whitening import models_correlations
 from tapmachine.solver import TAP, AdaptiveTAP, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 from tapmachine.training.batches import Batches
-from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
+from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, free_energy_from
 from tapmachine.units import Gaussian
 
 Record = dict[str, Any]  # measured values by name, and the methods used
@@ -244,5 +244,5 @@ def _layers_above(machine: BoltzmannMachine, x: Tensor) -> list[Tensor]:
         return []
     if len(machine.layers) == 2:
         return [machine.conditional(1, [x, None]).mean]
-    moments, _ = sweep_from(hidden_machine(machine, x, validate=False), None, TAP(), CLAMPED_SWEEPS)
+    moments, _ = free_energy_from(hidden_machine(machine, x, validate=False), None, TAP(), CLAMPED_SWEEPS)
     return [layer.mean for layer in moments]
