@@ -379,17 +379,6 @@ def test_collapsed_weights_are_reported():
         ais_log_partition(machine, 1)
 
 
-def test_progress_of_all_blocks_is_told():
-    seen = []
-    machine = rbm(Binary(3), Binary(2))
-    ais_log_partition(machine, 50, n_runs=150, callback=lambda done, total: seen.append((done, total)))
-    once = [(20, 100), (40, 100), (50, 100), (70, 100), (90, 100), (100, 100)]
-    assert seen == once
-    seen.clear()
-    ais_log_partition(machine, 50, n_runs=150, reverse=True, callback=lambda done, total: seen.append((done, total)))
-    assert seen == once + once  # forwards for the samples, then in reverse
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -2,6 +2,7 @@
 
 import math
 from copy import deepcopy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from tapmachine.exact.gaussian import (
 from tapmachine.exact.mixture import HiddenUnits, Mixture
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import fingerprint, in_double
-from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
+from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab, Units
 
 
 @torch.no_grad()
@@ -133,64 +134,60 @@ def _mixture(machine: BoltzmannMachine, slabs: Slabs) -> Mixture:
     log_det = lower.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True) - base.lower.diagonal().log().sum()
     at_rest = torch.nn.functional.softplus(slabs.log_odds_at_rest).sum()
     log_weights = (log_weights - log_det + base.log_partition - at_rest).flatten()
-    blocks, places, fields = [], [], []
-    for block, first in blocks_of(machine.layers[0]):
-        if type(block) is Gaussian:
-            continue
-        blocks.append(deepcopy(block).double().requires_grad_(False))
-        places.append(first)
-        fields.append(
-            _fields(machine, first, blocks[-1].state_shape).repeat(len(active), *[1] * len(block.state_shape))
-        )
-        log_weights = log_weights + blocks[-1].log_partition(Tilt(fields[-1], 0.0)).sum(1)
+    labels = [(block, first) for block, first in blocks_of(machine.layers[1]) if isinstance(block, Categorical)]
+    all_fields = log_weights.new_zeros((1, machine.sizes[0]))
+    for label, first in labels:
+        all_fields = machine.weights[0].double()[:, first : first + label.q].T
+    blocks = _Blocks.of(machine, all_fields.repeat(len(active), 1))
     hidden = _hidden_units(machine, slabs, active)
-    return Mixture(
-        log_weights,
-        (base.mean + means).flatten(0, 1),
-        torch.cholesky_inverse(lower),
-        _real_columns(machine),
-        tuple(blocks),
-        tuple(places),
-        tuple(fields),
-        hidden,
-    )
+    means = (base.mean + means).flatten(0, 1)
+    covariances = torch.cholesky_inverse(lower)
+    real = _real_columns(machine)
+    return Mixture(log_weights + blocks.log_partition, means, covariances, real, *blocks[:3], hidden)
 
 
 def _mixture_of_states(machine: BoltzmannMachine) -> Mixture:
     """Convert a machine with few hidden states to a mixture with one component for each of them."""
-    double = in_double(machine)
+    double, real = in_double(machine), _real_columns(machine)
     visible, layer = double.layers
     counts = layer.n_states() or []
     digits = torch.cartesian_prod(*(torch.arange(n, device=machine.device) for n in counts)).view(-1, len(counts))
     states = layer.decode(digits)
-    log_weights = layer.log_prior(states, validate=False).sum(1)
-    all_fields = states.flatten(1) @ double.weights[0].detach().T  # (C, n)
-    blocks, places, fields, means, variances = [], [], [], [log_weights.new_zeros((len(states), 0))], []
+    flat, weights = states.flatten(1), double.weights[0].detach()
+    all_fields = flat @ weights.T  # (C, n)
+    blocks = _Blocks.of(double, all_fields)
+    log_weights = layer.log_prior(states, validate=False).sum(1) + blocks.log_partition
+    precision, mean = weights.new_ones(len(weights)), torch.zeros_like(all_fields)
     for block, first in blocks_of(visible):
-        field = all_fields[:, first : first + math.prod(block.state_shape)].unflatten(1, block.state_shape)
-        log_weights = log_weights + block.log_partition(Tilt(field, 0.0)).sum(1)
-        if type(block) is Gaussian:
-            moments = block.moments(Tilt(field, 0.0))
-            means.append(moments.mean)
-            variances.append(moments.variance[0])
-        else:
-            blocks.append(deepcopy(block).requires_grad_(False))
-            places.append(first)
-            fields.append(field)
-    flat = states.flatten(1)
+        if isinstance(block, Gaussian):
+            columns = slice(first, first + block.n)
+            log_weights = log_weights + block.log_partition(Tilt(all_fields[:, columns], 0.0)).sum(1)
+            precision[columns] = block.precision
+            mean[:, columns] = (block.field + all_fields[:, columns]) / block.precision
     zeros = torch.zeros_like(flat)
-    real = _real_columns(machine)
-    hidden = HiddenUnits(double.weights[0].detach()[real], flat, zeros, zeros, layer.state_shape)
-    covariance = torch.cat([log_weights[:0], *variances]).diag().unsqueeze(0)
-    return Mixture(log_weights, torch.cat(means, 1), covariance, real, blocks, places, fields, hidden)
+    hidden = HiddenUnits(weights[real], flat, zeros, zeros, layer.state_shape)
+    covariance = (1 / precision[real]).diag().unsqueeze(0)
+    return Mixture(log_weights, mean[:, real], covariance, real, *blocks[:3], hidden)
 
 
-def _fields(machine: BoltzmannMachine, place: int, shape: tuple[int, ...]) -> Tensor:  # (K, *state_shape)
-    """Return the field of each category on a block of the visible units."""
-    label, first = next((b, first) for b, first in blocks_of(machine.layers[1]) if isinstance(b, Categorical))
-    weights = machine.weights[0].double()[place : place + math.prod(shape), first : first + label.q]
-    fields: Tensor = weights.T.unflatten(1, shape)
-    return fields
+class _Blocks(NamedTuple):
+    """Blocks of the visible units that are not Gaussian, the fields of C components on them, and their ln Z."""
+
+    blocks: tuple[Units, ...]
+    places: tuple[int, ...]
+    fields: tuple[Tensor, ...]
+    log_partition: Tensor  # (C,)
+
+    @staticmethod
+    def of(machine: BoltzmannMachine, all_fields: Tensor) -> "_Blocks":  # (C, n)
+        others = [(block, first) for block, first in blocks_of(machine.layers[0]) if type(block) is not Gaussian]
+        blocks = [deepcopy(block).double().requires_grad_(False) for block, _ in others]
+        fields, total = [], all_fields.new_zeros(len(all_fields))
+        for block, (_, first) in zip(blocks, others, strict=True):
+            field = all_fields[:, first : first + math.prod(block.state_shape)].unflatten(1, block.state_shape)
+            fields.append(field)
+            total = total + block.log_partition(Tilt(field, 0.0)).sum(1)
+        return _Blocks(tuple(blocks), tuple(first for _, first in others), tuple(fields), total)
 
 
 def _hidden_units(machine: BoltzmannMachine, slabs: Slabs, active: Tensor) -> HiddenUnits:

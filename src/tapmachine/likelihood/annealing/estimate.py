@@ -125,7 +125,6 @@ def ais_log_partition(
     reverse: bool = False,
     samples: Tensor | Sequence[Tensor] | None = None,
     seed: int = 0,
-    callback: Callable[[int, int], None] | None = None,
 ) -> AnnealedEstimate:
     """Estimate ln Z by annealed importance sampling (Neal 2001), for any unit types and any number of layers.
 
@@ -153,7 +152,6 @@ def ais_log_partition(
             samples. By default, the samples are the final states of the same number of forward runs, resampled in
             proportion to their weights.
         seed: Random seed (default: 0). Each block of 100 runs has a separate random number generator.
-        callback: Function called with the number of completed temperatures in all blocks and the total number.
 
     Warns:
         LikelihoodWarning: If the weights have collapsed, which means that the effective sample size is below a tenth of
@@ -171,13 +169,13 @@ def ais_log_partition(
     if samples is not None:
         starts = _Starts.of(machine, samples, n_runs, seed)
     elif reverse:
-        forward = ais_log_partition(machine, schedule, n_runs, data=data, seed=seed, callback=callback)
+        forward = ais_log_partition(machine, schedule, n_runs, data=data, seed=seed)
         schedule, starts = forward.betas, _Starts(forward.weighted_samples(seed), forward._drawn(seed))
     if schedule is None:
-        options: dict[str, Any] = {"reverse": reverse, "samples": samples, "callback": callback}
-        estimate = anneal_until(_is_enough, machine, ENOUGH_TEMPERATURES, n_runs, data=data, seed=seed, **options)
+        options: dict[str, Any] = {"data": data, "reverse": reverse, "samples": samples, "seed": seed}
+        estimate = anneal_until(_is_enough, machine, ENOUGH_TEMPERATURES, n_runs, **options)
     else:
-        estimate = _annealed(machine, _check_schedule(schedule), n_runs, data, starts, seed, callback)
+        estimate = _annealed(machine, _check_schedule(schedule), n_runs, data, starts, seed)
     _warn_if_collapsed(estimate)
     return estimate
 
@@ -230,11 +228,10 @@ def _annealed(
     data: Tensor | None,
     starts: _Starts | None,
     seed: int,
-    callback: Callable[[int, int], None] | None,
 ) -> AnnealedEstimate:
     blocks = {block: min(BLOCK, n_runs - block * BLOCK) for block in range(-(-n_runs // BLOCK))}
     states, origin = starts or (None, None)
-    runs = make_runs(machine, betas, blocks, data=data, samples=states, seed=seed, report=callback)
+    runs = make_runs(machine, betas, blocks, data=data, samples=states, seed=seed)
     return _estimate(runs, betas, seed, fingerprint(machine), origin)
 
 
@@ -247,7 +244,6 @@ def ais_log_likelihood(
     schedule: Tensor | Sequence[float] | int | None = None,
     n_runs: int = 100,
     seed: int = 0,
-    callback: Callable[[int, int], None] | None = None,
 ) -> LogLikelihood:
     """Estimate ln P(x) of each row, with ln Z estimated by annealed importance sampling.
 
@@ -258,8 +254,7 @@ def ais_log_likelihood(
         machine: Unconditioned machine.
         x: Data, shape (N, n_visible).
         estimate: Result of `ais_log_partition` for the machine (default: computed by this function).
-        schedule, n_runs, seed, callback: See `ais_log_partition`. The arguments apply to the runs computed by this
-            function.
+        schedule, n_runs, seed: See `ais_log_partition`. The arguments apply to the runs computed by this function.
 
     Example:
         >>> import torch
@@ -269,7 +264,7 @@ def ais_log_likelihood(
     """
     double, rows = for_scoring(machine, x)
     if estimate is None:
-        estimate = ais_log_partition(machine, schedule, n_runs, seed=seed, callback=callback)
+        estimate = ais_log_partition(machine, schedule, n_runs, seed=seed)
     if not isinstance(estimate, AnnealedEstimate):
         raise ValueError(f"estimate is a {type(estimate).__name__}; expected the result of ais_log_partition()")
     if estimate.machine != fingerprint(machine):
@@ -279,7 +274,7 @@ def ais_log_likelihood(
     else:
         betas = estimate.betas if schedule is None else schedule
         hidden = hidden_machine(machine, check_rows(machine, x))
-        clamped_estimate = ais_log_partition(hidden, betas, n_runs, seed=seed, callback=callback)
+        clamped_estimate = ais_log_partition(hidden, betas, n_runs, seed=seed)
         weights = clamped_estimate.log_partition + double.layers[0].log_prior(rows).sum(-1, dtype=torch.float64)
         of_rows = clamped_estimate.standard_error.square().sum().sqrt() / len(
             rows

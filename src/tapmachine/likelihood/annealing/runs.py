@@ -1,6 +1,6 @@
 """Runs of annealed importance sampling, computed in reproducible blocks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,10 +14,8 @@ from tapmachine.likelihood.annealing.paths import AnnealingPath, States, path_to
 from tapmachine.machine import BoltzmannMachine
 
 BLOCK = 100  # number of runs that share a random number generator, so that further blocks of runs can be added later
-STRIDE = 20  # steps between calls of the callback; on a GPU, steps in one CUDA graph
+STRIDE = 20  # on a GPU, steps in one CUDA graph
 CHAIN_VALUES = 2**26  # maximum number of values in the states of a block's chains, for a machine conditioned on rows
-
-Report = Callable[[int, int], None]  # arguments: the number of completed temperatures, and the total number
 
 
 class Runs(NamedTuple):
@@ -38,7 +36,6 @@ def make_runs(
     data: Tensor | None,
     samples: Sequence[Tensor] | None,
     seed: int,
-    report: Report | None,
 ) -> Runs:
     """Compute all runs of several blocks, with the blocks divided among the processes.
 
@@ -48,7 +45,6 @@ def make_runs(
         blocks: Number of runs for each block index.
         samples: Initial states of all layers for reverse runs, shape (S, *state_shape) or (S, rows, *state_shape) each;
             None for forward runs.
-        report: Function called with the number of completed temperatures and the total number.
     """
     is_split = world().size > 1 and machine.n_rows is None
     if is_split:
@@ -56,7 +52,6 @@ def make_runs(
         if not blocks:
             return _gathered(_no_runs(machine))
     parts = _fitting_parts(machine)
-    counter = _Counter(len(parts) * len(blocks) * (len(betas) - 1), report)
     runs_of_parts = []
     for part_index, (rows, part) in enumerate(parts):
         path = path_to(part, data, seed)
@@ -66,12 +61,12 @@ def make_runs(
             purpose = "forward" if samples is None else "reverse"
             generator = seeded(machine.device, seed, purpose, (part_index << 32) + block)
             if samples is None:
-                walk = anneal(path, betas, path.draw(n_runs, generator), generator, counter)
+                walk = anneal(path, betas, path.draw(n_runs, generator), generator)
                 runs.append(Runs(at_start + walk.log_weights, path.all_layers(walk.states, generator)))
             else:
                 states = _starts_of(block, n_runs, samples, rows)
                 kept = tuple(states[layer_index] for layer_index in path.kept)
-                walk = anneal(path, betas.flip(0), kept, generator, counter)
+                walk = anneal(path, betas.flip(0), kept, generator)
                 runs.append(Runs(at_start - walk.log_weights, states))
         runs_of_parts.append(join(runs, dim=0))
     together = join(runs_of_parts, dim=1)
@@ -99,31 +94,27 @@ def anneal(
     betas: Tensor,  # (steps + 1,)
     states: States,
     generator: torch.Generator,
-    callback: Callable[[int, Walk], None] | None = None,
 ) -> Walk:
     """Move chains through all β in increasing or decreasing order, from states drawn at the first β.
 
-    The callback is called every 20 steps, with the number of completed steps and the current walk. On a GPU, 20 steps
-    are captured as a CUDA graph. Capturing is possible because shapes are fixed and no tensor values are read.
+    On a GPU, 20 steps are captured as a CUDA graph. Capturing is possible because shapes are fixed and no tensor values
+    are read.
     """
-    device, n_steps = path.machine.device, len(betas) - 1
+    device = path.machine.device
     batch = states[0].shape[: -len(path.layers[0].state_shape)]
     walk = Walk(
         torch.zeros(1, dtype=torch.long, device=device),
         torch.zeros(batch, dtype=torch.float64, device=device),
         states,
     )
-    captured = _captured(path, betas, walk, generator) if device.type == "cuda" else None
-    values = betas.tolist()
-    for first in range(0, n_steps, STRIDE):
-        if captured is not None:
+    if device.type == "cuda":
+        captured = _captured(path, betas, walk, generator)
+        for _ in range(0, len(betas) - 1, STRIDE):
             walk = captured(walk)[0]
-        else:
-            for before, after in pairwise(values[first : first + STRIDE + 1]):
-                states, gain = path.step(walk.states, before, after, generator)
-                walk = Walk(walk.position + 1, walk.log_weights + gain, states)
-        if callback is not None:
-            callback(min(first + STRIDE, n_steps), walk)
+        return walk
+    for before, after in pairwise(betas.tolist()):
+        states, gain = path.step(walk.states, before, after, generator)
+        walk = Walk(walk.position + 1, walk.log_weights + gain, states)
     return walk
 
 
@@ -171,20 +162,6 @@ def _gathered(runs: Runs) -> Runs:
 def _no_runs(machine: BoltzmannMachine) -> Runs:
     states = [torch.empty((0, *layer.state_shape), dtype=layer.dtype, device=layer.device) for layer in machine.layers]
     return Runs(torch.empty(0, dtype=torch.float64, device=machine.device), states)
-
-
-class _Counter:
-    """Counter of the completed temperatures in all blocks."""
-
-    def __init__(self, total: int, report: Report | None) -> None:
-        self.total, self.report, self.before, self.last = total, report, 0, 0
-
-    def __call__(self, done: int, walk: Walk) -> None:
-        if done < self.last:  # another block has begun
-            self.before += self.last
-        self.last = done
-        if self.report is not None:
-            self.report(self.before + done, self.total)
 
 
 def resample(log_weights: Tensor, generator: torch.Generator) -> Tensor:  # (chains,) or (chains, rows), both ways
