@@ -22,6 +22,7 @@ def for_script(run: RunResults) -> dict[str, Any] | None:
     if landscape is None or landscape.embedding is None or landscape.embedding.data is None:
         return None
     view, track = View(run), landscape.track
+    data, *solutions = _on_grid(landscape.embedding)
     most = MOST_VALUES // (view.height * view.width * len(track.snapshots))
     most = max(FEWEST_SOLUTIONS, min(MOST_SOLUTIONS, most))
     starts = view.values(track.starts)
@@ -32,8 +33,8 @@ def for_script(run: RunResults) -> dict[str, Any] | None:
         "starts": len(track.starts),
         "names": view.names,
         "usual": [round(value, 3) for value in starts.mean(0).tolist()] if view.names else [],
-        "epochs": _epochs(landscape, view, most),
-        "data": {"place": _Grid(landscape.embedding)(landscape.embedding.data), "sheet": gray_png(starts)},
+        "epochs": _epochs(landscape, solutions, view, most),
+        "data": {"place": data.tolist(), "sheet": gray_png(starts)},
         "labels": None
         if landscape.labels is None
         else {
@@ -49,23 +50,14 @@ def shown_solutions(snapshot: Snapshot, most: int = MOST_SOLUTIONS) -> Tensor:
     return snapshot.counts.argsort(descending=True, stable=True)[:most]
 
 
-class _Grid:
-    """Conversion of embedded points to integer coordinates on a grid."""
-
-    def __init__(self, embedding: Embedding) -> None:
-        assert embedding.data is not None
-        every = torch.cat([embedding.data, *embedding.solutions])
-        self.lowest = every.amin(0)
-        self.length = (every.amax(0) - self.lowest).clamp(min=1e-12)
-
-    def __call__(self, points: Tensor) -> list[list[int]]:
-        positions: list[list[int]] = ((points - self.lowest) / self.length * GRID).round().long().tolist()
-        return positions
+def _on_grid(embedding: Embedding) -> list[Tensor]:
+    """Convert the coordinates of the data, and of the solutions at each epoch, to integers."""
+    points = [embedding.solutions[0][:0] if embedding.data is None else embedding.data, *embedding.solutions]
+    lowest, highest = torch.cat(points).amin(0), torch.cat(points).amax(0)
+    return [((z - lowest) / (highest - lowest).clamp(min=1e-12) * GRID).round().long() for z in points]
 
 
-def _epochs(landscape: LandscapeResults, view: View, most: int) -> list[dict[str, Any]]:
-    assert landscape.embedding is not None
-    positions = _Grid(landscape.embedding)
+def _epochs(landscape: LandscapeResults, points: list[Tensor], view: View, most: int) -> list[dict[str, Any]]:
     before: Tensor | None = None
     epochs = []
     for index, snapshot in enumerate(landscape.track.snapshots):
@@ -78,7 +70,7 @@ def _epochs(landscape: LandscapeResults, view: View, most: int) -> list[dict[str
                 "epoch": snapshot.epoch,
                 "total": snapshot.n_solutions,
                 "number": numbers.tolist(),
-                "place": positions(landscape.embedding.solutions[index][numbers]),
+                "place": points[index][numbers].tolist(),
                 "free_energy": [round(value, 4) for value in snapshot.free_energy[numbers].tolist()],
                 "stable": snapshot.stable[numbers].tolist(),
                 "basin": place_of[snapshot.basin].tolist(),
