@@ -38,7 +38,6 @@ from tapmachine.landscape import embed_landscape, track_landscape
 from tapmachine.likelihood import Annealing
 from tapmachine.likelihood.tap import solve_from_rows
 from tapmachine.posterior import PosteriorOptions, gibbs_posterior
-from tapmachine.posterior.baselines import nearest_neighbors
 from tapmachine.solver import random_start
 from tapmachine.training import Monitor, Trainer, TrainingOptions, geometric_decay, momentum_sgd
 from tapmachine.training.options import Hyperparameters
@@ -100,7 +99,6 @@ CALLS = [
     ("geometric_decay", "epochs", lambda n: geometric_decay(momentum_sgd(small(), 0.1), 0.1, n)),
     ("gibbs", "n_sweeps", lambda n: gibbs(small(), X, n)),
     ("gibbs_posterior", "n_sweeps", lambda n: gibbs_posterior(small(), X, NOISE, n)),
-    ("nearest_neighbors", "k", lambda n: nearest_neighbors(X, X, n)),
     ("pretrain", "epochs", lambda n: pretrain(dbm([Binary(4), Binary(2), Binary(2)]), X, epochs=n)),
     ("pretrain", "batch_size", lambda n: pretrain(dbm([Binary(4), Binary(2), Binary(2)]), X, epochs=1, batch_size=n)),
     ("pseudo_log_likelihood", "n_visible", lambda n: pseudo_log_likelihood(small(), X, n)),

@@ -18,7 +18,6 @@ from run_cases import bars, command
 import tapmachine as tm
 from tapmachine.data.sources import read
 from tapmachine.machine.conditioning import hidden_machine
-from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 
 ROWS = bars(20).astype(np.float64)
 
@@ -287,9 +286,6 @@ FUNCTIONS = {
     "gibbs_posterior": lambda x: tm.posterior.gibbs_posterior(small(), x, FLIPS, n_sweeps=3).mean,
     "anomaly_score": lambda x: tm.posterior.anomaly_score(small(), x),
     "surprise": lambda x: tm.posterior.conditional_surprise(small(), x),
-    "nearest_neighbors, data": lambda x: nearest_neighbors(x, X),
-    "nearest_neighbors, y": lambda x: nearest_neighbors(X, x),
-    "pointwise_estimate": lambda x: pointwise_estimate(tm.Binary(4), x, FLIPS).mean,
     "solve": lambda x: tm.solve(small(), x).free_energy,
     "solve, noisy": lambda x: tm.solve(small(), tm.solver.noisy_start(small(), x, 0.1)).free_energy,
     "find_solutions": lambda x: tm.find_solutions(small(), x).free_energy,

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.data.checks import check_count, check_tensor
 from tapmachine.posterior.channels import Channel
 from tapmachine.units import Units
 
@@ -32,7 +31,6 @@ def pointwise_estimate(units: Units, y: Tensor, channel: Channel) -> Moments:  #
         >>> pointwise_estimate(units, torch.ones(1, 2), BinarySymmetric(0.2)).mean
         tensor([[0.8571, 0.7273]])
     """
-    y = check_tensor(y, "y")
     y = y.to(units.device, units.dtype if y.is_floating_point() else None)
     observed, _ = channel.observe_units(units, y)
     zero = torch.zeros((len(y), *units.state_shape), dtype=units.dtype, device=units.device)
@@ -57,16 +55,6 @@ def nearest_neighbors(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k),
         >>> nearest_neighbors(torch.eye(3), torch.tensor([[0.1, 0.9, torch.nan]]))
         tensor([[1]])
     """
-    data, y = check_tensor(data, "data"), check_tensor(y, "y")
-    if data.dim() != 2 or y.dim() != 2 or data.shape[1] != y.shape[1]:
-        raise ValueError(
-            f"data has shape {tuple(data.shape)}, but y has shape {tuple(y.shape)}; expected the same number of columns"
-        )
-    k = check_count("k", k, at_most=len(data))
-    for name, values, bad in (("data", data, torch.isfinite(data).logical_not()), ("y", y, torch.isinf(y))):
-        if bool(bad.any()):
-            row, column = bad.nonzero()[0].tolist()
-            raise ValueError(f"{name}[{row}, {column}] is {values[row, column].item():g}; expected a finite number")
     dtype = torch.float64 if data.dtype == torch.float64 else torch.float32
     data, y = data.to(y.device, dtype), y.to(dtype)
     center = data.mean(0)  # without centering, large offsets would cause rounding errors in the distances

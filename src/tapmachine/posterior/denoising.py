@@ -99,15 +99,15 @@ def denoise(
 
     def part(rows: Tensor) -> Part:
         of_rows = channel.rows(rows)
-        observed = of_rows.observe(machine, y[rows])
-        annealed = [other.rows(rows).observe(machine, y[rows]).machine for other in anneal]
+        observed, log_scale = of_rows.observe(machine, y[rows])
+        annealed = [other.rows(rows).observe(machine, y[rows])[0] for other in anneal]
         solutions = []
         for start in initial.of_rows(rows) or _default_starts(machine.layers[0], y[rows], of_rows, initial):
             last: StartingPoint = start
             for conditioned in annealed:
                 last = solve(conditioned, last, scheme, **limits)
-            solutions.append(solve(observed.machine, last, scheme, callback=options.callback, **limits))
-        return mixture(list(machine.layers), solutions, options.temperature, observed.log_scale)
+            solutions.append(solve(observed, last, scheme, callback=options.callback, **limits))
+        return mixture(list(machine.layers), solutions, options.temperature, log_scale)
 
     return infer(machine, len(y), CHUNK_VALUES // (len(initial) * sum(machine.sizes)), part, channel)
 
@@ -201,7 +201,7 @@ def gibbs_posterior(
     check_channel(channel)
     n_sweeps = check_count("n_sweeps", n_sweeps)
     generator = generator or torch.Generator(machine.device).manual_seed(0)
-    conditioned = channel.observe(machine, y).machine
+    conditioned, _ = channel.observe(machine, y)
     units = conditioned.layers[0]
     zero = torch.zeros((len(y), *units.state_shape), dtype=units.dtype, device=units.device)
     chain = gibbs(conditioned, units.sample(Tilt(zero, 0.0), generator), 0, generator)

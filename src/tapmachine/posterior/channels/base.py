@@ -39,18 +39,6 @@ class Evidence(NamedTuple):
     log_scale: Tensor
 
 
-class Observed(NamedTuple):
-    """A machine conditioned on K observations.
-
-    Attributes:
-        machine: Conditioned machine, with one row of evidence per observation.
-        log_scale: Value to subtract from the machine's F to obtain −ln Σ_x exp(−E(x))·P(y|x), of shape (K,).
-    """
-
-    machine: BoltzmannMachine
-    log_scale: Tensor
-
-
 class UnknownParameter(NamedTuple):
     """Parameter to be estimated, with its name and the interval to search.
 
@@ -154,8 +142,13 @@ class Channel(ABC):
         """Return observations as states, with NaN for missing values; None if observations are not states."""
         return y
 
-    def observe(self, machine: BoltzmannMachine, y: Tensor) -> Observed:
-        """Condition a machine on observations of its visible layer."""
-        layers = list(machine.layers)
-        layers[0], log_scale = self.observe_units(layers[0], y)
-        return Observed(machine.with_layers(layers), log_scale)
+    def observe(self, machine: BoltzmannMachine, y: Tensor) -> tuple[BoltzmannMachine, Tensor]:
+        """Condition a machine on observations of its visible layer.
+
+        Returns:
+            The conditioned machine, with one row of evidence per observation, and the value to subtract from its F to
+            obtain −ln Σ_x exp(−E(x))·P(y|x), of shape (K,).
+        """
+        visible, *others = machine.layers
+        observed, log_scale = self.observe_units(visible, y)
+        return machine.with_layers([observed, *others]), log_scale

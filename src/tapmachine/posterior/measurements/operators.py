@@ -75,11 +75,13 @@ class Operator(ABC):
         return None
 
 
-class _Matrix(Operator):
-    """Base class for operators with an explicit matrix."""
+@final
+class Matrix(Operator):
+    """Operator with a dense matrix, or a sparse one in compressed sparse row format, of shape (M, N)."""
 
     def __init__(self, matrix: Tensor) -> None:
         self.matrix, self.shape = matrix, (matrix.shape[0], matrix.shape[1])
+        self.is_dense = matrix.layout == torch.strided
         self._squares: Tensor | None = None
         self._singular_values: SingularValues | None = None
 
@@ -89,6 +91,27 @@ class _Matrix(Operator):
             self._squares = self.matrix * self.matrix
         return self._squares
 
+    def forward(self, x: Tensor) -> Tensor:
+        return _applied(self.matrix, x)
+
+    def adjoint(self, z: Tensor) -> Tensor:
+        return _applied(self.matrix.t(), z)
+
+    def forward_squares(self, x: Tensor) -> Tensor:
+        return _applied(self.squares, x)
+
+    def adjoint_squares(self, z: Tensor) -> Tensor:
+        return _applied(self.squares.t(), z)
+
+    def rows(self, index: Tensor) -> "Matrix":
+        if self.is_dense:
+            return Matrix(self.matrix[index])
+        return Matrix(self.matrix.to_sparse_coo().index_select(0, index).to_sparse_csr())
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Matrix":
+        moved = self.matrix.to(device, dtype)
+        return self if moved is self.matrix else Matrix(moved)
+
     def singular_values(self) -> SingularValues | None:
         matrix = self.dense() if self._singular_values is None else None
         if matrix is not None:
@@ -96,66 +119,21 @@ class _Matrix(Operator):
             self._singular_values = SingularValues(values.to(matrix.dtype), right.T.to(matrix.dtype))
         return self._singular_values
 
-
-@final
-class Dense(_Matrix):
-    """Operator with a dense matrix of shape (M, N)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.matrix.T
-
-    def adjoint(self, z: Tensor) -> Tensor:
-        return z @ self.matrix
-
-    def forward_squares(self, x: Tensor) -> Tensor:
-        return x @ self.squares.T
-
-    def adjoint_squares(self, z: Tensor) -> Tensor:
-        return z @ self.squares
-
-    def rows(self, index: Tensor) -> "Dense":
-        return Dense(self.matrix[index])
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> "Dense":
-        moved = self.matrix.to(device, dtype)
-        return self if moved is self.matrix else Dense(moved)
-
-    def dense(self) -> Tensor:
-        return self.matrix
-
-    def unmeasured(self) -> Tensor:
-        return ~(self.matrix != 0).any(0)
-
-
-@final
-class Sparse(_Matrix):
-    """Operator with a sparse matrix of shape (M, N) in compressed sparse row format."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.matrix @ x.T).T
-
-    def adjoint(self, z: Tensor) -> Tensor:
-        return (self.matrix.t() @ z.T).T
-
-    def forward_squares(self, x: Tensor) -> Tensor:
-        return (self.squares @ x.T).T
-
-    def adjoint_squares(self, z: Tensor) -> Tensor:
-        return (self.squares.t() @ z.T).T
-
-    def rows(self, index: Tensor) -> "Sparse":
-        return Sparse(self.matrix.to_sparse_coo().index_select(0, index).to_sparse_csr())
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> "Sparse":
-        moved = self.matrix.to(device, dtype)
-        return self if moved is self.matrix else Sparse(moved)
-
     def dense(self) -> Tensor | None:
+        if self.is_dense:
+            return self.matrix
         return self.matrix.to_dense() if self.shape[0] * self.shape[1] <= MOST_DENSE else None
 
     def unmeasured(self) -> Tensor:
+        if self.is_dense:
+            return ~(self.matrix != 0).any(0)
         ones = torch.ones(1, self.shape[0], dtype=self.matrix.dtype, device=self.matrix.device)
         return self.adjoint_squares(ones)[0] == 0
+
+
+def _applied(matrix: Tensor, x: Tensor) -> Tensor:  # (M, N), (K, N) -> (K, M)
+    """Multiply each row of x by a dense or sparse matrix."""
+    return x @ matrix.T if matrix.layout == torch.strided else (matrix @ x.T).T
 
 
 @final
@@ -259,10 +237,8 @@ def as_operator(matrix: Any) -> Operator:
     if matrix.layout != torch.strided:
         with _without_notices():
             matrix = matrix.to_sparse_csr()
-        _check_finite(matrix.values())
-        return Sparse(matrix)
-    _check_finite(matrix)
-    return Dense(matrix)
+    _check_finite(matrix if matrix.layout == torch.strided else matrix.values())
+    return Matrix(matrix)
 
 
 @contextmanager
