@@ -12,7 +12,7 @@ from torch import Tensor
 from tapmachine.data.columns import NUMBERS, RawColumn
 from tapmachine.data.errors import DataError, SettingsError
 from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.rows import Rows, by_rows, from_array, parts
+from tapmachine.data.rows import Rows, by_rows, from_array, has_gaps, parts
 from tapmachine.data.sources import INTENSITIES, DataSet, read
 from tapmachine.data.text import COMPLETE_ROWS
 from tapmachine.tables.frames import (
@@ -173,11 +173,10 @@ class Codec:
         """
         dtype = dtype or getattr(torch, self.dtype)
         x = encoded if isinstance(encoded, LazyRows) else from_array(encoded, "x")
-        missing = torch.isnan(x) if isinstance(x, Tensor) and x.is_floating_point() else None
-        if missing is not None and bool(missing.any()):
-            complete = self._complete_rows(torch.where(missing, 0.0, x), dtype)
+        if isinstance(x, Tensor) and has_gaps(x):
+            complete = self._complete_rows(x.nan_to_num(0.0), dtype)
             assert isinstance(complete, Tensor)
-            return complete.to(dtype).masked_fill(missing, torch.nan)
+            return complete.to(dtype).masked_fill(x.isnan(), torch.nan)
         return self._complete_rows(x, dtype)
 
     def _complete_rows(self, x: Rows, dtype: torch.dtype) -> Rows:
@@ -281,7 +280,7 @@ def _number(name: Any, value: Any) -> float:
 
 
 def _complete(part: Tensor) -> Tensor:
-    if part.is_floating_point() and bool(part.isnan().any()):
+    if has_gaps(part):
         raise ValueError("values are missing (NaN); training with missing values requires a tensor in memory")
     return part
 

@@ -13,7 +13,7 @@ from tapmachine.data.rows import Rows, by_rows, has_gaps, parts, place_of, space
 from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine, dbm
 from tapmachine.machine.rescaling import rescale
-from tapmachine.tables.fit import fit_table
+from tapmachine.tables.fit import MOST_ROWS, fit_table
 from tapmachine.tables.options import MachineOptions
 from tapmachine.tables.units import UnitMaker, given_units, make_visible
 from tapmachine.training.gaps import fill_columns
@@ -28,7 +28,6 @@ from tapmachine.units.registry import UNIT_TYPES
 
 LARGEST_SCALED = 8.0  # largest value after scaling, if the data are not shifted
 TYPICAL_DEVIATION = 0.3  # standard deviation of data that are uniform in [0, 1]
-SCORED_ROWS = 20_000  # maximum number of rows on which fitted machines are measured
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def make_machine(
     bounds = visible.bounds()[0].clone(), visible.bounds()[1].clone()
     is_table = isinstance(visible, Mixed) or (units is None and isinstance(visible, Gaussian))
     if is_table and options.hidden_units == "auto" and len(options.hidden) == 1:
-        fitted = fit_table(x, options.hidden[0], seed, weights, visible)
+        fitted = fit_table(spaced(x, MOST_ROWS), options.hidden[0], seed, weights, visible)
         return ScaledMachine(
             fitted.machine, 1.0, torch.zeros(()), bounds, "; ".join([why, *fitted.notes]), is_fitted=True
         )
@@ -221,8 +220,8 @@ class Fitted:
         """Measure the log-likelihood of the training rows and of the held-out rows, which is exact."""
         start, mixture = time.perf_counter(), mixture_of(self.machine)
         assert mixture is not None
-        weights = None if self.weights is None else spaced(self.weights.double().unsqueeze(1), SCORED_ROWS).flatten()
-        values = mixture.log_density(spaced(self.rows, SCORED_ROWS).double())
+        weights = None if self.weights is None else spaced(self.weights.double().unsqueeze(1), MOST_ROWS).flatten()
+        values = mixture.log_density(spaced(self.rows, MOST_ROWS).double())
         share = torch.ones_like(values) if weights is None else weights.to(values)
         seen = share > 0
         mean = float((share[seen] @ values[seen]) / share.sum())
@@ -233,7 +232,7 @@ class Fitted:
             "log_likelihood_method": "exact",
         }
         if self.held_out is not None:
-            others = mixture.log_density(spaced(self.held_out, SCORED_ROWS).double())
+            others = mixture.log_density(spaced(self.held_out, MOST_ROWS).double())
             record["validation_log_likelihood"] = float(others.mean())
             record["validation_log_likelihood_error"] = float(others.std() / len(others) ** 0.5)
         self.finished = 1

@@ -69,7 +69,8 @@ class Slabs:
     @property
     def log_volume(self) -> Tensor:  # ()
         """Log-density in whitened coordinates minus that of standardized rows."""
-        return self.lower.diagonal().log().sum()
+        volume: Tensor = self.lower.diagonal().log().sum()
+        return volume
 
     def whitened(self, x: Tensor) -> Tensor:  # (N, n)
         """Transform standardized rows to coordinates in which the covariance of the mixture is the identity."""

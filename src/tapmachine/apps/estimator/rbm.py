@@ -21,7 +21,6 @@ from tapmachine.machine.checks import fingerprint, in_double
 from tapmachine.posterior import denoise
 from tapmachine.posterior.channels import Channel, Missing
 from tapmachine.posterior.denoising import check_channel
-from tapmachine.posterior.measurements import Measurements, recover
 from tapmachine.tables import cells
 from tapmachine.tables.frames import library_of
 from tapmachine.tables.units import UnitMaker
@@ -299,36 +298,6 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         The arguments are those of `denoise`. Standard deviations are 0 for observed values.
         """
         return self.denoise(X, Missing(), data, return_std)
-
-    def recover(
-        self, y: Any, channel: Measurements, data: Any = None, return_std: bool = False, engine: Any = None
-    ) -> Any:
-        """Recover rows from measurements, such as linear combinations of their columns, (n_samples, n_features).
-
-        Returns posterior means, or the most probable categories. A warning reports the number of rows without a
-        converged solution. `tapmachine.recover(model.machine_, …)` returns the full posterior.
-
-        Args:
-            y: Measurements, one row per sample, (n_samples, n_measurements). NaN marks missing measurements.
-            channel: Measurement model with the matrix and the noise, such as `LinearMeasurements(F, noise=0.1)`. F has
-                shape (n_measurements, n_features), with one column per category for categorical units.
-            data: Example rows, which provide additional starting points (default: None).
-            return_std: Whether to also return standard deviations (default: False).
-            engine: Algorithm; see `tapmachine.recover` (default: chosen from the matrix).
-
-        Example:
-            >>> import numpy as np
-            >>> from tapmachine import RBM, LinearMeasurements
-            >>> x = np.repeat(np.eye(4), 20, axis=0)
-            >>> model = RBM(n_hidden=4, epochs=20, random_state=0).fit(x)
-            >>> F = np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 0.0, -1.0, 2.0]])  # two measurements of four values
-            >>> model.recover([[3.0, -1.0]], LinearMeasurements(F, noise=0.1)).round() + 0.0
-            array([[0., 0., 1., 0.]])
-        """
-        check_is_fitted(self)
-        array = check_array(y, dtype=FLOATS, ensure_all_finite="allow-nan", input_name="y")
-        posterior = recover(self.machine_, array, channel, data=examples(self, data), engine=engine)
-        return self._codec.estimates(posterior.values, posterior.deviation, array.dtype, array, return_std)
 
     @available_if(_has_schema)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any, column: str) -> Any:

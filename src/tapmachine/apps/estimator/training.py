@@ -176,7 +176,9 @@ def train_further(model: Any, X: Any, sample_weight: Any) -> Trained:
     monitor = scaled if model.verbose else Monitor(n_starts=0)
     trainer = make_training(new, x, _options(model, settings, monitor, weights))
     if before is not None:
-        _take_up(trainer.joint(), before.state)
+        joint = trainer.joint()
+        assert isinstance(joint, Trainer)
+        _take_up(joint, before.state)
     history = [] if before is None else before.history
     history = [*history, trainer.epoch() | {"epoch": len(history) + 1}]
     seen = _starts(x) if before is None else torch.cat((before.starts, _starts(x)))
