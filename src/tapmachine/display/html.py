@@ -43,10 +43,10 @@ def items(sentences: Iterable[str], name: str = "") -> str:
     return f"<ul{kind}>{inside}</ul>" if inside else ""
 
 
-def unfold(summary: str, inside: str, name: str = "", is_open: bool = False) -> str:
+def unfold(summary: str, inside: str, name: str = "") -> str:
     """Return a collapsible HTML block with a summary line."""
     kind = f' class="{name}"' if name else ""
-    return f"<details{kind}{' open' if is_open else ''}><summary>{escape(summary)}</summary>{inside}</details>"
+    return f"<details{kind}><summary>{escape(summary)}</summary>{inside}</details>"
 
 
 def card(title: str, *parts: str) -> str:

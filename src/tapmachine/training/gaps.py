@@ -111,7 +111,7 @@ class Gaps:
     def completions(self, states: Tensor) -> None:
         self.rows[self.missing] = states.to(self.rows)
 
-    def improve(self, refit: Callable[[BoltzmannMachine, Tensor], None], rounds: int = ROUNDS) -> None:
+    def improve(self, refit: Callable[[BoltzmannMachine, Tensor], None]) -> None:
         """Improve the completions by stochastic EM.
 
         Stochastic EM alternates between fitting a machine to the completed rows and drawing the missing values from the
@@ -120,14 +120,13 @@ class Gaps:
 
         Args:
             refit: Function that fits the parameters of a copy of the machine to complete rows.
-            rounds: Number of fits (default: 50).
         """
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             trial = deepcopy(self.machine)
             refit(trial, self.rows)
             self.rows.copy_(draw_missing(trial, self.rows, self.missing, N_SWEEPS, self.generator))
 
-    def take(self, selected: Tensor, n_sweeps: int = N_SWEEPS) -> Tensor:
+    def take(self, selected: Tensor) -> Tensor:
         """Draw new completions of the rows with the selected indices, store them, and return the completed rows.
 
         On a GPU, Gibbs sweeps also include complete rows, because a captured training step cannot read tensor values.
@@ -137,8 +136,8 @@ class Gaps:
         if x.device.type == "cpu":
             incomplete = missing.any(1).nonzero().flatten()
             if len(incomplete):
-                x[incomplete] = draw_missing(self.machine, x[incomplete], missing[incomplete], n_sweeps, self.generator)
+                x[incomplete] = draw_missing(self.machine, x[incomplete], missing[incomplete], N_SWEEPS, self.generator)
         else:
-            x = draw_missing(self.machine, x, missing, n_sweeps, self.generator)
+            x = draw_missing(self.machine, x, missing, N_SWEEPS, self.generator)
         self.rows.index_copy_(0, selected, x)
         return x

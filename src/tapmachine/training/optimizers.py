@@ -31,7 +31,6 @@ def momentum_sgd(
     learning_rate: float = 0.005,
     momentum: float = 0.5,
     weight_decay: float = 0.001,
-    field_momentum: bool = True,
 ) -> SGD:
     """SGD with momentum and an ℓ2 penalty on the weights, as in the paper (erratum E4).
 
@@ -42,8 +41,6 @@ def momentum_sgd(
         machine: Machine to train.
         learning_rate, momentum, weight_decay: Learning rate γ, momentum η and weight decay ε of the paper's Table I
             [tab:params].
-        field_momentum: Whether to also apply momentum to the parameters of the units (default: True). If False, unit
-            parameters are updated by plain gradient steps θ ← θ + γΔθ, as printed in the paper [alg:rbmTrain].
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -55,7 +52,6 @@ def momentum_sgd(
     others = [p for p in machine.parameters() if not any(p is w for w in weights)]
     on_cuda = machine.device.type == "cuda"
     groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": weight_decay}, {"params": others}]
-    groups[1]["momentum"] = momentum if field_momentum else 0.0
     for group in groups:  # separate tensors: a shared one would be reduced twice after a divergence
         group["lr"] = torch.tensor(learning_rate, device=machine.device) if on_cuda else learning_rate
     return SGD(groups, lr=learning_rate, momentum=momentum, fused=True)
