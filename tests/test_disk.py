@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from tapmachine import Binary, fit, rbm
 from tapmachine.apps.cli import app
-from tapmachine.data import lazy_rows
+from tapmachine.data import rows as data_rows
 from tapmachine.data.errors import DataError, RunError
-from tapmachine.data.lazy_rows import LazyRows
+from tapmachine.data.rows import LazyRows
 from tapmachine.data.sources import read
 from tapmachine.runs.data import read_data
 from tapmachine.runs.settings import Settings
@@ -49,8 +49,8 @@ def write_shards(folder, array):
 @pytest.fixture
 def on_disk(monkeypatch):
     """300 rows are too many for memory."""
-    monkeypatch.setattr(lazy_rows, "LARGE_BYTES", 6400)  # 100 rows of 16
-    monkeypatch.setattr(lazy_rows, "VALUES_AT_A_TIME", 200)  # 12 rows: parts that begin in one file and end in the next
+    monkeypatch.setattr(data_rows, "LARGE_BYTES", 6400)  # 100 rows of 16
+    monkeypatch.setattr(data_rows, "VALUES_READ", 200)  # 12 rows: parts that begin in one file and end in the next
 
 
 def weights_of(folder):
@@ -116,7 +116,7 @@ def test_a_fingerprint_is_of_the_rows_and_not_of_the_files(tmp_path, monkeypatch
     folder = write_shards(tmp_path / "many", images("bytes"))
     np.save(tmp_path / "one.npy", images("bytes"))
     digests = {read(source).digest() for source in (folder, tmp_path / "one.npy")}
-    monkeypatch.setattr(lazy_rows, "LARGE_BYTES", 0)
+    monkeypatch.setattr(data_rows, "LARGE_BYTES", 0)
     digests |= {read(source).digest() for source in (folder, tmp_path / "one.npy")}
     assert len(digests) == 1
     changed = np.load(folder / "part-075.npy")
@@ -237,7 +237,7 @@ def test_two_processes_train_on_shards_as_one(tmp_path):
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = tmp_path / "train.py"
     script.write_text(
-        "from tapmachine.data import lazy_rows; from tapmachine.apps.cli import main; lazy_rows.LARGE_BYTES = 0; main()"
+        "from tapmachine.data import rows; from tapmachine.apps.cli import main; rows.LARGE_BYTES = 0; main()"
     )
     for name, own in (("one", []), ("two", launch)):
         words = [sys.executable, *own, str(script), "train", str(folder), *options, "--out", str(tmp_path / name)]
@@ -249,7 +249,7 @@ def test_two_processes_train_on_shards_as_one(tmp_path):
 TRAIN_IN_LITTLE_MEMORY = """
 import resource, sys
 from pathlib import Path
-from tapmachine.data import lazy_rows
+from tapmachine.data import rows as data_rows
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 from tapmachine.tables import slabs
@@ -260,7 +260,7 @@ lines = Path("/proc/self/status").read_text().splitlines()
 taken = next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmData:"))
 limit = taken + int(megabytes) * 10**6
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-lazy_rows.LARGE_BYTES = int(large_bytes)
+data_rows.LARGE_BYTES = int(large_bytes)
 run_training(Settings(large, **options, validation=0.1), out + "/large")
 """
 

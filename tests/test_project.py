@@ -47,7 +47,6 @@ SHORT_MODULES = {  # and why they stand alone
     "apps.cli.interchange": "a command",
     "apps.cli.predict": "a command",
     "apps.cli.report": "a command",
-    "data.table_files": "",
     "posterior.measurements.exact": "the only answer that needs no engine",
     "units.numerics.strata": "numerics know no machines",
 }

@@ -12,8 +12,8 @@ from run_cases import command
 from safetensors.torch import load_file
 
 from tapmachine import RBM, Binary, rbm
-from tapmachine.data import lazy_rows
-from tapmachine.data.lazy_rows import LazyRows
+from tapmachine.data import rows as data_rows
+from tapmachine.data.rows import LazyRows
 from tapmachine.data.sources import read
 from tapmachine.training import default_learning_rate
 
@@ -27,7 +27,7 @@ def values(kind, rows=120, columns=20):
 @pytest.fixture
 def in_parts(monkeypatch):
     """Matrices of more than 20 rows of 20 columns are read in parts, and stay sparse."""
-    monkeypatch.setattr(lazy_rows, "SPARSE_VALUES", 400)
+    monkeypatch.setattr(data_rows, "SPARSE_VALUES", 400)
     monkeypatch.setattr("tapmachine.apps.estimator.input.SPARSE_VALUES", 400)
 
 

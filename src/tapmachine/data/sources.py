@@ -19,7 +19,7 @@ import numpy as np
 from tapmachine.data.arrays import decompressed, from_idx
 from tapmachine.data.errors import DataError
 from tapmachine.data.formats import read_file, read_folder
-from tapmachine.data.lazy_rows import LazyRows
+from tapmachine.data.rows import LazyRows
 from tapmachine.data.text import COMPLETE_ROWS, TextLayout
 
 __all__ = ["NAMED", "DataError", "DataSet", "as_rows", "digit_labels", "mnist_labels", "read"]

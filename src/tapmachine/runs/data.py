@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.errors import DataError, RunWarning, SettingsError, warn
-from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.rows import Rows, has_gaps, held_in_memory, spaced
+from tapmachine.data.rows import LazyRows, Rows, has_gaps, held_in_memory, spaced
 from tapmachine.runs.build import bytes_scaled_beyond, codec_of
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.weights import digest_of_weights, read_weights

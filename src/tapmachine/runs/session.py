@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.errors import RunError
-from tapmachine.data.lazy_rows import LazyRows
+from tapmachine.data.rows import LazyRows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.files import read_tensors, rebuild
 from tapmachine.runs.build import bytes_scaled_beyond, codec_of

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from tapmachine.data.columns import NUMBERS, RawColumn
 from tapmachine.data.errors import DataError, SettingsError
-from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.rows import Rows, by_rows, from_array, has_gaps, parts
+from tapmachine.data.rows import LazyRows, Rows, by_rows, from_array, has_gaps, parts
 from tapmachine.data.sources import INTENSITIES, DataSet, read
 from tapmachine.data.text import COMPLETE_ROWS
 from tapmachine.tables.frames import (

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.rows import Rows, as_tensor, parts, spaced
+from tapmachine.data.rows import LazyRows, Rows, as_tensor, parts, spaced
 from tapmachine.tables.options import MachineOptions
 from tapmachine.units import Units
 from tapmachine.units.registry import UNIT_TYPES

@@ -10,8 +10,18 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.errors import TrainingWarning, warn
-from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.rows import SAMPLE_ROWS, Array, Rows, as_tensor, from_array, has_gaps, parts, place_of, spaced
+from tapmachine.data.rows import (
+    SAMPLE_ROWS,
+    Array,
+    LazyRows,
+    Rows,
+    as_tensor,
+    from_array,
+    has_gaps,
+    parts,
+    place_of,
+    spaced,
+)
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows, take_gaps
 from tapmachine.training.gaps import Gaps, check_columns, fill_from_columns

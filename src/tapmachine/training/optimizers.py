@@ -11,8 +11,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_count, check_tensor
-from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.rows import Rows, rows_at_a_time, spaced
+from tapmachine.data.rows import LazyRows, Rows, rows_at_a_time, spaced
 from tapmachine.exact.gaussian import is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows

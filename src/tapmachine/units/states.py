@@ -15,8 +15,7 @@ from torch.nn.functional import one_hot
 
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import SUPPORTED_DTYPES, check_count, check_tensor
-from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.rows import Rows, in_parts
+from tapmachine.data.rows import LazyRows, Rows, in_parts
 from tapmachine.units.support import REAL_LINE, Lattice, Simplex, Support
 
 Values = Tensor | float | Sequence[float]  # accepted values of parameters

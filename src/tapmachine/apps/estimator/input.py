@@ -13,7 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_is
 from torch import Tensor
 
 from tapmachine.data.errors import DataWarning, warn
-from tapmachine.data.lazy_rows import SPARSE_VALUES, LazyRows
+from tapmachine.data.rows import SPARSE_VALUES, LazyRows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.weights import repeat_rows, repeated
 from tapmachine.tables.codec import Codec
