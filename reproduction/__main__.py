@@ -5,12 +5,12 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from matplotlib import style
 
-from reproduction.figure import PAPER, included
-from reproduction.figures import FIGURES
+from reproduction.figure import FIGURES, PAPER, included
 from reproduction.lab import Lab
 from reproduction.models import ALL_MODELS
 from reproduction.solutions import measure_solutions
@@ -19,6 +19,8 @@ from tapmachine.accelerator.devices import pick_device
 from tapmachine.apps.cli.common import BAD_INPUT, fail, one_line_errors, speaker, warnings_as_lines
 from tapmachine.machine.files import write_atomically
 
+for name in ("small_machine", "landscape", "maps", "claims"):  # each adds its figures and those it uses
+    import_module(f"reproduction.{name}")
 DPI = {"png": 200, "pdf": 400, "svg": 400}  # for vector graphics, the resolution of rasterized parts
 
 
@@ -43,11 +45,7 @@ def parser() -> ArgumentParser:
 
 
 def chosen(option: str, text: str, known: Sequence[str]) -> list[str]:
-    """Parse names separated by commas.
-
-    Raises:
-        ValueError: If a name is unknown.
-    """
+    """Parse names separated by commas, and raise a ValueError if a name is unknown."""
     names = [name for name in text.split(",") if name]
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"{option} contains {unknown[0]!r}; expected names from: {', '.join(known)}")
@@ -61,17 +59,12 @@ def lab_of(options: Namespace) -> Lab:
     own = AS_PRINTED if options.as_printed else Procedure()
     procedure = own.switched(chosen("--switches", options.switches, SWITCHES))
     words = ("quick" if options.quick else "full", procedure.name, str(options.seed) if options.seed else "")
-    return Lab(
-        options.out or Path("reproduced") / "-".join(word for word in words if word),
-        quick=options.quick,
-        data=options.data and options.data.resolve(),
-        device=pick_device(options.device),
-        seed=options.seed,
-        say=speaker(options.quiet),
-        procedure=procedure,
-        only=frozenset(chosen("--models", options.models, list(ALL_MODELS))),
-        most_epochs=options.most_epochs,
-    ).open()
+    out = options.out or Path("reproduced") / "-".join(word for word in words if word)
+    data, device, say = options.data and options.data.resolve(), pick_device(options.device), speaker(options.quiet)
+    only = frozenset(chosen("--models", options.models, list(ALL_MODELS)))
+    lab = Lab(out, options.quick, data, device, options.seed, say, set(), procedure, only, options.most_epochs)
+    lab.open()
+    return lab
 
 
 def save_figure(lab: Lab, label: str, kinds: Sequence[str] = ("png",)) -> Path:
@@ -89,7 +82,9 @@ def run(arguments: Sequence[str]) -> None:
     """Run the command."""
     options = parser().parse_args(arguments)
     if options.list or not options.figures:
-        print("\n".join(f"{label:24}{figure.title}" for label, figure in FIGURES.items()))
+        print(
+            "\n".join(f"{label:24}{(figure.draw.__doc__ or '').splitlines()[0]}" for label, figure in FIGURES.items())
+        )
         print(f"{'machines':24}{' '.join(ALL_MODELS)}")
         return
     known = [*FIGURES, "machines"]

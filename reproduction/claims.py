@@ -1,4 +1,4 @@
-"""Claims of the paper, each with a verdict and the numbers on which the verdict is based."""
+"""Tables: the settings of all trainings [tab:params], and claims of the paper with verdicts and measured numbers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -6,12 +6,22 @@ from itertools import pairwise
 from matplotlib.figure import Figure as Drawing
 
 from reproduction import adaptive, denoising
-from reproduction.bands import MODELS, bands
 from reproduction.features import localization
 from reproduction.figure import column, figure, included, text_table, where
 from reproduction.lab import Lab, Row, table
+from reproduction.landscape import MODELS, bands
 from reproduction.likelihoods import DEEP_LABELS, LAST_EPOCH, by_tap, estimates, of_deep_machines
-from reproduction.models import BINARY, BINARY_100, BINARY_500, BINARY_MODELS, REAL, TABLE, Model
+from reproduction.models import (
+    BINARY,
+    BINARY_100,
+    BINARY_500,
+    BINARY_MODELS,
+    DEEP_MODELS,
+    REAL,
+    TABLE,
+    VISIBLE,
+    Model,
+)  # fmt: skip
 from reproduction.solutions import measure_solutions
 
 TAPERS_AT, TAPERED = 20, 0.8  # epoch, and minimum fraction of the rise that is complete by then
@@ -22,8 +32,36 @@ SMALL = 0.4  # maximum fraction of the visible units in a stroke
 STRONG_NOISE, CLOSE = 0.4, 0.1  # minimum p, and maximum difference between MCCs
 RELATED, SURE = 0.05, 0.01  # minimum adjusted Rand index, and maximum p-value
 
+HEADER = ("machine", "hidden", "M", "K", "visible", "γ", "γ end", "ε", "η", "pretrain", "epochs")
 Checked = tuple[Sequence[bool], Sequence[str]]  # whether each part of a claim holds, and the measured numbers
 CLAIMS: dict[str, tuple[Callable[[Lab], Checked], Sequence[Model]]] = {}
+
+
+@table("params")
+def settings(lab: Lab) -> Iterable[Row]:
+    """Return the settings of each model."""
+    for model in map(lab.model, (*TABLE, *DEEP_MODELS)):
+        yield {
+            "model": model.name,
+            "hidden": "-".join(map(str, model.hidden)),
+            "M": model.batch_size,
+            "K": model.particles,
+            "visible": VISIBLE[model.data],
+            "gamma": model.learning_rate,
+            "last_gamma": model.learning_rate * model.decay,
+            "epsilon": model.weight_decay,
+            "eta": model.momentum,
+            "pretrain": model.pretrain,
+            "epochs": model.epochs,
+        }
+
+
+@figure("params")
+def draw_settings(lab: Lab) -> Drawing:
+    """Table I: the settings of all trainings."""
+    cells = [[f"{v:g}" if isinstance(v, float) else str(v) for v in row.values()] for row in settings(lab)]
+    widths = [max(map(len, column)) + 2 for column in zip(HEADER, *cells, strict=True)]
+    return text_table([HEADER, *cells], widths)
 
 
 def claim(text: str, models: Sequence[Model] = ()) -> Callable[[Callable[[Lab], Checked]], None]:
@@ -95,12 +133,11 @@ def _(lab: Lab) -> Checked:
     good, numbers = [], []
     for model in included(lab, MODELS[:2]):
         last = measure_solutions(lab, model).likelihood[-1]
-        names = ("starts", "solutions", "printed_solutions", "not_converged", "printed_converged")
-        starts, found, printed, missed, converged = (float(last[name]) for name in names)
+        starts, found, printed = (float(last[name]) for name in ("starts", "solutions", "printed_solutions"))
         good.append(found / starts < FEW_UNIQUE)
         numbers.append(
-            f"{model.data}: {found:g} solutions ({found / starts:.1%}), {starts - missed:g} of {starts:g} starts "
-            f"converged; with the printed iteration {printed:g} ({printed / starts:.1%}), {converged:g} converged"
+            f"{model.data}: {found / starts:.1%} of {starts:g} starts, {last['converged']:g} of which converged; with "
+            f"the printed iteration {printed / starts:.1%}, {last['printed_converged']:g} converged"
         )
     return good, numbers
 
@@ -115,7 +152,6 @@ def _(lab: Lab) -> Checked:
 @claim("high and low free energies are not random in space", [BINARY_100])
 def _(lab: Lab) -> Checked:
     rows = [row for row in measure_solutions(lab, BINARY_100).likelihood if row.get("morans_i", "") != ""]
-    rows = [row for row in rows if row["morans_i"] == row["morans_i"]]  # not NaN
     return [p <= SURE for p in column(rows, "morans_p")], [f"Moran's I {at(rows, 'morans_i', range(len(rows)), '.2f')}"]
 
 
@@ -247,7 +283,7 @@ def verdicts(lab: Lab) -> Iterable[Row]:
 
 
 @figure("claims", TABLE)
-def draw(lab: Lab) -> Drawing:
+def draw_claims(lab: Lab) -> Drawing:
     """Claims of the paper, with a verdict on each."""
     cells = [[str(cell) for cell in row.values()] for row in verdicts(lab)]
     return text_table([("claim", "verdict", "measured"), *cells], (27, 14, 62))

@@ -11,18 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from sklearn.metrics import matthews_corrcoef
 from torch import Tensor
 
-from reproduction.figure import (
-    COLUMN,
-    PAGE,
-    column,
-    curve,
-    figure,
-    hidden_color,
-    included,
-    panels,
-    shared_legend,
-    where,
-)
+from reproduction.figure import PAGE, column, curve, figure, hidden_color, included, panel, panels, shared_legend, where
 from reproduction.lab import Lab, Row, images_of, images_table, table
 from reproduction.models import BINARY, BINARY_500, BINARY_MODELS, NOISY_500, Model
 from reproduction.solutions import measure_solutions
@@ -119,8 +108,7 @@ def _score_curves(lab: Lab, ax: Axes, rows: list[Row]) -> None:
 @figure("bmnist-denoise", BINARY_MODELS)
 def _draw_scores(lab: Lab) -> Drawing:
     """MCC of denoised binary-MNIST as a function of the flip probability."""
-    drawing = new_figure(COLUMN, 2.9)
-    ax = drawing.subplots()
+    drawing, ax = panel(2.9)
     _score_curves(lab, ax, scores(lab))
     shared_legend(drawing, [ax], columns=3)
     return drawing

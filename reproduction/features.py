@@ -17,7 +17,7 @@ from reproduction.solutions import measure_solutions
 from tapmachine.analysis.receptive import ReceptiveFields, receptive_fields
 from tapmachine.data.rows import spaced
 from tapmachine.display.figures import new_figure
-from tapmachine.display.images import image_grid
+from tapmachine.display.images import image_grid, image_strips
 
 RANKINGS = "spread", "activation"
 N_RANKED, N_DISCUSSED = 12, 24  # number of receptive fields per ranking, and per type of hidden units
@@ -90,20 +90,15 @@ def _draw_ranked(lab: Lab) -> Drawing:
     axes = drawing.subplots(len(found), 1, squeeze=False)[:, 0]
     for ax, model in zip(axes, found, strict=True):
         data, n_hidden = str(model["data"]), float(model["n_hidden"])
-        own = [row for kind in RANKINGS for row in where(rows, data=data, n_hidden=n_hidden, ranked_by=kind)]
+        own = where(rows, data=data, n_hidden=n_hidden)
         shape = lab.image_shape(data)
-        drawn = image_grid(ax, images_of(own), shape, len(own) // len(RANKINGS), scale=1.0)
-        ax.set_axis_on()
-        middles = [(shape[0] + 1) * (line + 0.5) - 1 for line in range(len(RANKINGS))]
-        ax.set_yticks(middles, [f"by {kind}" for kind in RANKINGS])
-        ax.set_xticks([])
+        strips = {f"by {kind}": images_of(where(own, ranked_by=kind)) for kind in RANKINGS}
+        image_strips(ax, strips, shape)
         ax.set_xlim(-0.5, N_RANKED * (shape[1] + 1) - 1.5)  # the same scale if there are fewer receptive fields
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
         reach = f"median reach {model['median_reach']:.2f}"
         panel_title(ax, LETTERS[data], f"{data}, $N_h$ = {n_hidden:.0f}, {reach}")
     axes[-1].set_xlabel("from the largest to the smallest")
-    bar = drawing.colorbar(drawn, ax=axes, location="bottom", label=SCALE, aspect=50, shrink=0.6, pad=0.01)
+    bar = drawing.colorbar(axes[-1].images[0], ax=axes, location="bottom", label=SCALE, aspect=50, shrink=0.6, pad=0.01)
     bar.set_ticks([-1, -0.5, 0, 0.5, 1])
     return drawing
 

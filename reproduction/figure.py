@@ -40,17 +40,8 @@ class Figure:
     draw: Draw  # from tables, which are computed first if they are missing; its documentation begins with the title
     models: Sequence[Model]  # machines from which the tables are computed
 
-    @property
-    def title(self) -> str:
-        """What the figure shows."""
-        return (self.draw.__doc__ or "").split("\n")[0].rstrip(".")
-
     def drawn(self, lab: Lab) -> Drawing:
-        """Draw the figure in the common style.
-
-        Raises:
-            RunError: If all its machines are excluded.
-        """
+        """Draw the figure in the common style, or raise a RunError if all its machines are excluded."""
         names = [model.name for model in self.models]
         if names and lab.only and not lab.only & {*names}:
             raise RunError(f"--models excludes all machines of {self.label}; expected one of {', '.join(names)}")
@@ -125,6 +116,12 @@ def panels(titles: Sequence[str], share_y: bool = False) -> tuple[Drawing, list[
     for ax, letter, title in zip(axes, ascii_lowercase, titles, strict=False):
         panel_title(ax, letter, title)
     return drawing, axes
+
+
+def panel(height: float) -> tuple[Drawing, Axes]:
+    """Create a figure of one panel that is as wide as a column."""
+    drawing = new_figure(COLUMN, height)
+    return drawing, drawing.subplots()
 
 
 def shared_legend(drawing: Drawing, axes: Iterable[Axes], columns: int = 4, marker_scale: float = 1.0) -> None:

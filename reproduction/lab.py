@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reproduction.models import BINARY, FACES, VISIBLE, Model, quick
-from reproduction.training import PRINTED_SWEEPS, Procedure, prepared_for
+from reproduction.training import PRINTED_SWEEPS, Procedure, prepared
 from tapmachine.data.errors import DataError, RunError, TrainingWarning
 from tapmachine.data.sources import digit_labels, mnist_labels, read
 from tapmachine.machine import BoltzmannMachine
@@ -24,17 +24,17 @@ from tapmachine.runs.data import read_data
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
-from tapmachine.runs.training import run_training
+from tapmachine.runs.training import Prepare, run_training
 
 Value = float | int | str
 Row = dict[str, Value]
+SAME_NAMES = (  # settings of a run that are those of a model
+    "hidden", "hidden_units", "pretrain", "epochs", "batch_size", "learning_rate", "decay", "momentum", "weight_decay",
+    "keep_every",
+)  # fmt: skip
 PARTS = "parts/"  # prefix of the parts of tables; each part is saved when it is complete
 MNIST_FILES = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
 FACES_FILE = "cbcl_faces.npz"
-
-
-class MissingDataError(DataError):
-    """Raised if the data for a figure are missing and cannot be downloaded."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,8 @@ class Lab:
     only: frozenset[str] = frozenset()  # names of the models to include (default: all)
     most_epochs: int | None = None  # maximum per training run
 
-    def open(self) -> "Lab":
-        """Create the directory.
-
-        Raises:
-            RunError: If the directory belongs to a reproduction with other options, or contains other files.
-        """
+    def open(self) -> None:
+        """Create the directory, or raise a RunError if it has other options or contains other files."""
         path, own = self.out / "experiments.json", {"quick": self.quick, "seed": self.seed}
         own |= self.procedure.differences()
         if path.exists() and (found := json.loads(path.read_text())) != own:
@@ -66,7 +62,6 @@ class Lab:
             raise RunError(f"{self.out}: not empty, and not a reproduction directory; choose another --out directory")
         self.out.mkdir(parents=True, exist_ok=True)
         write_atomically(path, (json.dumps(own) + "\n").encode())
-        return self
 
     # ----- data
 
@@ -77,7 +72,7 @@ class Lab:
         if data == FACES:
             path = None if self.data is None else self.data / FACES_FILE
             if path is None or not path.is_file():
-                raise MissingDataError(
+                raise DataError(
                     f"{data} cannot be downloaded; put {FACES_FILE} (arrays train, test) into the --data directory"
                 )
             return f"{path}:train", f"{path}:test"
@@ -91,7 +86,7 @@ class Lab:
             return False
         try:
             self.sources(model.data)
-        except MissingDataError as error:
+        except DataError as error:
             self.missing.add(str(error))
             return False
         return True
@@ -126,32 +121,28 @@ class Lab:
         """Return the training settings of a model."""
         own, (train, test) = self.model(model), self.sources(model.data)
         n_sweeps = PRINTED_SWEEPS[self.quick] if self.procedure.printed_iteration and not own.sampled else own.sweeps
+        same = {name: getattr(own, name) for name in SAME_NAMES}
         return Settings(
             train,
             validation=0.1 if self.quick else test,
             binarize=0.5 if own.data == BINARY else None,
             visible=VISIBLE[own.data],
             interval=None if own.data == BINARY else (0.0, 1.0),
-            hidden=own.hidden,
-            hidden_units=own.hidden_units,
-            pretrain=own.pretrain,
-            epochs=own.epochs,
-            batch_size=own.batch_size,
             objective="cd" if own.sampled else "tap",
             n_sweeps=n_sweeps,
             n_particles=None if own.sampled else own.particles,
-            learning_rate=own.learning_rate,
-            decay=own.decay,
-            momentum=own.momentum,
-            weight_decay=own.weight_decay,
             centered=None if self.procedure.centered else False,
             averaged=False,
             early_stopping=False,
             seed=self.seed,
             measure_every=5,
             save_every=5,
-            keep_every=own.keep_every,
+            **same,
         )
+
+    def preparation(self, model: Model) -> Prepare:
+        """Return the function that creates the machine of a model and its trainer."""
+        return partial(prepared, self.model(model), self.procedure)
 
     def run(self, model: Model) -> RunFolder:
         """Return the run directory of a model, and complete its training first if necessary."""
@@ -161,16 +152,15 @@ class Lab:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TrainingWarning)  # the experiments show the same problems
                 begun = time.perf_counter()
-                prepare = prepared_for(self.model(model), self.procedure)
-                run_training(settings, folder.path, self.device, progress=False, prepare=prepare)
+                run_training(settings, folder.path, self.device, progress=False, prepare=self.preparation(model))
                 self.say(f"{model.name}: {time.perf_counter() - begun:.0f} s")
         return folder
 
     def machine(self, model: Model, epoch: int | None = None) -> BoltzmannMachine:
         """Return the machine of a model at a kept epoch, at epoch 0, which runs do not save, or after the last one."""
         if epoch == 0:
-            settings, prepare = self.settings(model), prepared_for(self.model(model), self.procedure)
-            return prepare(settings, read_data(settings), self.device)[1].in_units_of_data()
+            settings = self.settings(model)
+            return self.preparation(model)(settings, read_data(settings), self.device)[1].in_units_of_data()
         kept = Session(self.run(model).path, self.device).machines
         return kept[max(kept) if epoch is None else epoch]
 
@@ -222,10 +212,7 @@ def images_table(images: Tensor, **columns: Sequence[Value]) -> list[Row]:
 
 
 def images_of(rows: Sequence[Row]) -> Tensor:
-    """Return the images stored in rows of such a table, (N, pixels).
-
-    The images must have the same size; other rows of the table may contain larger images.
-    """
+    """Return the images stored in rows of such a table, (N, pixels), whose other rows may contain larger images."""
     pixels = [n for n, value in rows[0].items() if n[0] == "p" and n[1:].isdigit() and value != ""] if rows else []
     return torch.tensor([[float(row[name]) for name in pixels] for row in rows])
 

@@ -1,4 +1,4 @@
-"""Measurements of landscape properties that the paper describes qualitatively. This figure is not in the paper."""
+"""Free energies of all solutions over training [fig:fedist], and numbers for what the paper judges by eye."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,16 +7,36 @@ import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
+from torch import Tensor
 
-from reproduction.bands import by_epoch
-from reproduction.figure import PAGE, column, curve, figure, nearest, panel_title, where
+from reproduction.figure import (
+    COLUMN,
+    PAGE,
+    column,
+    curve,
+    figure,
+    included,
+    nearest,
+    panel_title,
+    shared_legend,
+    where,
+)
 from reproduction.lab import Lab, Row, table
-from reproduction.models import BINARY_100
+from reproduction.models import BINARY_100, FACES_256, LETTERS, REAL_100, Model
 from reproduction.solutions import MAX_SWEEPS, measure_solutions
-from reproduction.statistics import at_temperature, complexity, effective_number
+from reproduction.statistics import at_temperature, complexity, density_curve, effective_number
+from tapmachine.analysis.landscape.figures import free_energies
 from tapmachine.analysis.landscape.find import find_solutions
 from tapmachine.display.figures import new_figure
 
+MODELS = (BINARY_100, REAL_100, FACES_256)
+SLICES = (5, 20, 50, 100, 500)  # epochs whose distribution is shown
+MOST_BINS = 50  # maximum number of bins of a histogram
+FEW = 20  # maximum number of different values of F that is too small for a density
+# Two conventions for F: −ln of the sum of exp(Σ bx + Σ ch + Σ xWh), or of the same sum with normalized priors.
+PAPERS, OURS = "unnormalized_free_energy", "free_energy"
+CONVENTIONS = {PAPERS: "not normalized", OURS: "normalized"}
+Bands = dict[int, tuple[Tensor, Tensor]]
 COLORS = ("C0", "C1", "C2", "C3")
 BETAS = (0.25, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 TEMPERATURE_STARTS = 1000
@@ -29,6 +49,76 @@ COUNTED = {
     "effective": "effective",
     "printed_solutions": "printed iteration",
 }
+
+
+def by_epoch(lab: Lab, model: Model, name: str = PAPERS) -> Bands:
+    """Return F of all solutions at each epoch, and the number of starts that converge to each solution."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for row in measure_solutions(lab, model).solutions:
+        found.setdefault(int(row["epoch"]), []).append((float(row[name]), float(row["starts"])))
+    tensors = {epoch: torch.tensor(rows, dtype=torch.float64) for epoch, rows in found.items()}
+    return {epoch: (both[:, 0], both[:, 1].long()) for epoch, both in tensors.items()}
+
+
+@table("fedist")
+def bands(lab: Lab) -> Iterable[Row]:
+    """Return, for each epoch, the number of solutions, the mean F in both conventions, and the range and bands of F."""
+    for model in included(lab, MODELS):
+        numbers = {row["epoch"]: row for row in measure_solutions(lab, model).likelihood}
+        for epoch, (values, _) in by_epoch(lab, model, OURS).items():
+            own = numbers[epoch]
+            yield {
+                "data": model.data,
+                "epoch": epoch,
+                "solutions": len(values),
+                "unnormalized_mean": float(values.mean()) - float(own["prior_log_normalizer"]),
+                "mean": float(values.mean()),
+                "bands": own["bands"],
+                "bands_by_starts": own["bands_by_starts"],
+            }
+
+
+@figure("fedist", MODELS)
+def draw_bands(lab: Lab) -> Drawing:
+    """Free energies of TAP solutions over training: (a) binary-MNIST, (b) real-MNIST, (c) CBCL."""
+    bands(lab)
+    found = {m: {name: by_epoch(lab, m, name) for name in CONVENTIONS} for m in included(lab, MODELS)}
+    first = {model: tables[PAPERS] for model, tables in found.items()}
+    spread = {m: [e for e in nearest(list(own), SLICES) if len(own[e][0].unique()) > FEW] for m, own in first.items()}
+    ratios = [1.7] * len(CONVENTIONS) + [1.05] * max(map(len, spread.values()))
+    drawing = new_figure(max(PAGE / 3 * len(found), COLUMN), sum(ratios) + 0.4)
+    grid = drawing.add_gridspec(len(ratios), len(found), height_ratios=ratios)
+    axes = []
+    for number, (model, tables) in enumerate(found.items()):
+        for line, (name, own) in enumerate(tables.items()):
+            ax = drawing.add_subplot(grid[line, number])
+            free_energies(ax, list(own), [values for values, _ in own.values()], legend=False)
+            ax.set_ylabel(f"$F$ (nats),\npriors {CONVENTIONS[name]}" if number == 0 else "")
+            if number < len(found) - 1:
+                ax.figure.axes[-1].set_ylabel("")  # label of the second vertical axis
+            ax.set_xlabel("epoch" if name == OURS else "")
+            if line == 0:
+                panel_title(ax, LETTERS[model.data], f"{model.data}, $N_h$ = {lab.model(model).hidden[0]}")
+            axes.append(ax)
+        for row, epoch in enumerate(spread[model]):
+            ax = drawing.add_subplot(grid[len(CONVENTIONS) + row, number])
+            _slice(ax, epoch, *first[model][epoch])
+            ax.set_xlabel("$F$ (nats)" if row == len(spread[model]) - 1 else "")
+            ax.set_ylabel("density\n(1/nat)" if number == 0 else "")
+            axes.append(ax)
+    drawing.align_ylabels()
+    shared_legend(drawing, axes)
+    return drawing
+
+
+def _slice(ax: Axes, epoch: int, values: Tensor, counts: Tensor) -> None:
+    """Draw the distribution at one epoch, on a separate scale because F varies more between epochs than within one."""
+    by_start = values.repeat_interleave(counts)
+    ax.plot(*density_curve(values), color="C0", label="distribution of solutions")
+    ax.hist(values.numpy(), min(MOST_BINS, len(values)), density=True, alpha=0.4, color="C0")
+    ax.hist(by_start.numpy(), MOST_BINS, density=True, histtype="step", color="C3", lw=0.9)
+    ax.plot([], [], color="C3", lw=0.9, label="distribution, weighted by starts")
+    ax.set_title(f"epoch {epoch}, {len(values)} solutions", loc="right", y=0.98)
 
 
 @table("landscape-temperature")
@@ -63,19 +153,18 @@ def complexities(lab: Lab) -> Iterable[Row]:
 
 
 @figure("landscape", [BINARY_100])
-def draw(lab: Lab) -> Drawing:
+def draw_numbers(lab: Lab) -> Drawing:
     """Landscape of binary-MNIST in numbers: solutions, basins and digits, overlaps, temperature, complexity."""
     rows = measure_solutions(lab, BINARY_100).likelihood
     drawing = new_figure(PAGE, 6.6)
     axes = list(drawing.subplots(3, 3).flat)
     _lines(axes[0], rows, COUNTED)
     axes[0].set(yscale="log" if max(column(rows, "solutions")) > 10 else "linear", ylabel="number of solutions")
-    fractions = [_fractions(row) for row in rows]
-    _lines(axes[1], fractions, {"ours": "this procedure", "printed": "printed iteration"}, ("C0", "C3"))
-    axes[1].set(ylabel="starts that converge", ylim=(0, 1.05))
+    _lines(axes[1], rows, {"converged": "this procedure", "printed_converged": "printed iteration"}, ("C0", "C3"))
+    axes[1].set(ylabel="starts that converge", ylim=(0, 1.05 * float(rows[0]["starts"])))
     _lines(axes[2], rows, {"purity": "purity", "adjusted_rand_index": "ARI"})
     axes[2].set(ylabel="agreement with digits", ylim=(0, 1.05))
-    _lines(axes[3], [row for row in rows if row.get("morans_i") == row.get("morans_i")], {"morans_i": ""})  # not NaN
+    _lines(axes[3], rows, {"morans_i": ""})
     axes[3].set(ylabel="Moran's $I$ of $F$", xlim=axes[0].get_xlim())
     _digits(axes[4], rows)
     for kind, label in TEMPERED.items():
@@ -102,11 +191,6 @@ def draw(lab: Lab) -> Drawing:
     for ax in (axes[2], axes[5]):  # legends above the axes, where no data are covered
         ax.legend(loc="lower right", bbox_to_anchor=(1.02, 0.99), ncols=2, handlelength=1)
     return drawing
-
-
-def _fractions(row: Row) -> Row:
-    starts, not_converged, printed = (float(row[n]) for n in ("starts", "not_converged", "printed_converged"))
-    return {"epoch": row["epoch"], "ours": 1 - not_converged / starts, "printed": printed / starts}
 
 
 def _lines(

@@ -10,24 +10,18 @@ import torch
 from matplotlib.figure import Figure as Drawing
 from torch import Tensor
 
-from reproduction.figure import COLUMN, curve, figure, hidden_color, included, panels, shared_legend, where
+from reproduction.figure import curve, figure, hidden_color, included, panel, panels, shared_legend, where
 from reproduction.lab import Lab, Row, table
 from reproduction.models import BINARY, BINARY_500, DEEP_MODELS, TABLE
 from reproduction.solutions import measure_solutions
 from tapmachine.data.errors import LikelihoodWarning
-from tapmachine.display.figures import new_figure
 from tapmachine.likelihood import ais_log_likelihood, ais_log_partition, pseudo_log_likelihood
 from tapmachine.machine import BoltzmannMachine
 
 LAST_EPOCH = 100  # last epoch shown in the first figure
 N_RUNS, N_VISIBLE, SCORED = 100, 100, 1000  # AIS runs; units and rows used for the pseudo-likelihood
-DEEP_LABELS = {"log_likelihood_per_unit": "training images", "validation_log_likelihood_per_unit": "test images"}
-DEEP_RECORDS = {  # columns of the table, with the names of the same quantities in the records of a run
-    "log_likelihood_per_unit": "tap_log_likelihood_per_unit",
-    "validation_log_likelihood_per_unit": "validation_tap_log_likelihood_per_unit",
-    "log_likelihood": "tap_log_likelihood",
-    "log_sum_exp": "tap_log_sum_exp",
-}
+PER_UNIT = "tap_log_likelihood_per_unit"
+DEEP_LABELS = {PER_UNIT: "training images", f"validation_{PER_UNIT}": "test images"}
 ESTIMATES = {
     "pseudo": {"label": "pseudo-likelihood", "color": "C5", "marker": "^"},
     "tap": {"label": "TAP, average", "color": "C1", "marker": "o"},
@@ -81,11 +75,17 @@ def of_deep_machines(lab: Lab) -> Iterable[Row]:
     for model in included(lab, DEEP_MODELS):
         before = lab.model(model).pretrain * len(model.hidden)
         for record in lab.run(model).records():
-            if record["epoch"] > before and record.get("tap_log_likelihood_per_unit") is not None:
+            if record["epoch"] > before and record.get(PER_UNIT) is not None:
                 row: Row = {"hidden_layers": len(model.hidden), "epoch": record["epoch"] - before}
-                row |= {name: float(record[recorded]) for name, recorded in DEEP_RECORDS.items()}
-                row |= {name: float(value) for name, value in record.items() if name.startswith("variation")}
-                yield row | {"divergences": float(record["divergences"])}
+                kept = (
+                    *DEEP_LABELS,
+                    "tap_log_likelihood",
+                    "tap_log_sum_exp",
+                    "divergences",
+                    "variation_2",
+                    "variation_3",
+                )
+                yield row | {name: float(record[name]) for name in kept if name in record}
 
 
 @figure("dbmtraining", DEEP_MODELS)
@@ -128,8 +128,7 @@ def estimates(lab: Lab) -> Iterable[Row]:
 @figure("tap-ais-psuedo", [BINARY_500])
 def _draw_estimates(lab: Lab) -> Drawing:
     """TAP, AIS and pseudo-likelihood over the training of one machine."""
-    drawing = new_figure(COLUMN, 2.7)
-    ax = drawing.subplots()
+    drawing, ax = panel(2.7)
     for name, style in ESTIMATES.items():
         ax.plot(*curve(estimates(lab), "epoch", name), **style)
     ax.set(xlabel="epoch", ylabel="log-likelihood (nats)")

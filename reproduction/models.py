@@ -1,6 +1,8 @@
-"""Machines of the paper's experiments, with the settings of the paper's Table I."""
+"""Machines of the paper's experiments; their settings are in models.toml."""
 
+import tomllib
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 BINARY, REAL, FACES = "binary-MNIST", "real-MNIST", "CBCL"
 VISIBLE = {BINARY: "binary", REAL: "gauss-bernoulli", FACES: "truncated-gaussian"}
@@ -31,51 +33,20 @@ class Model:
     sampled: bool = False  # whether to train with contrastive divergence instead of TAP
 
 
-BINARY_EPOCHS = (1, 2, 3, 5, 7, 10, 20, 35, 50, 75, 100)  # dense at the beginning, where most changes occur
-BINARY_MODELS = tuple(
-    Model(f"binary-mnist-{n}", BINARY, (n,), keep_every=1, measured=BINARY_EPOCHS) for n in (25, 50, 100, 500)
-)
+def _read() -> dict[str, Model]:
+    tables = tomllib.loads(Path(__file__).with_name("models.toml").read_text())
+    values = {name: {k: tuple(v) if isinstance(v, list) else v for k, v in own.items()} for name, own in tables.items()}
+    return {name: Model(name, **own) for name, own in values.items()}
+
+
+ALL_MODELS = _read()
+BINARY_MODELS = tuple(ALL_MODELS[f"binary-mnist-{n}"] for n in (25, 50, 100, 500))
 BINARY_100, BINARY_500 = BINARY_MODELS[2:]
-REAL_100, REAL_500 = REAL_MODELS = tuple(
-    Model(
-        f"real-mnist-{n}",
-        REAL,
-        (n,),
-        learning_rate=1e-2,
-        decay=1e-3,
-        keep_every=1,
-        measured=(1, 3, 5, 10, 15, 20, 25, 35, 50, 75, 100),
-        n_starts=2000,  # a sweep takes fifty times as long as a sweep with binary units
-    )
-    for n in (100, 500)
-)
-FACES_256 = Model(
-    "cbcl-256",
-    FACES,
-    (256,),
-    epochs=500,
-    batch_size=20,
-    particles=20,
-    weight_decay=0.01,
-    keep_every=5,
-    measured=(5, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 400, 500),
-    n_starts=2400,
-)
-DEEP_2, DEEP_3 = DEEP_MODELS = tuple(
-    Model(f"deep-{n}", BINARY, (500,) * n, epochs=500, pretrain=50, learning_rate=0.001, keep_every=0) for n in (2, 3)
-)
-TABLE = (*BINARY_MODELS, *REAL_MODELS, FACES_256)  # Table I
-# Proposals of the paper's discussion: other types of hidden units, and training from noisy starts.
-# TAP has no solution for unbounded hidden units with strong couplings, so Gaussian units are trained by sampling.
-_DISCUSSED = replace(BINARY_100, learning_rate=0.05, epochs=20, sweeps=4, measured=(1, 2, 5, 10, 15, 20), n_starts=1000)
-DISCUSSED = (
-    replace(_DISCUSSED, name="discussed-binary", hidden_units="binary"),
-    replace(_DISCUSSED, name="hopfield", hidden_units="gaussian", sampled=True),
-    replace(_DISCUSSED, name="bounded-hopfield", hidden_units="truncated-gaussian"),
-    replace(_DISCUSSED, name="spike-slab", hidden_units="gauss-bernoulli"),
-)
-NOISY_500 = replace(BINARY_500, name="noisy-starts-500", noisy_starts=True)
-ALL_MODELS = {model.name: model for model in (*TABLE, *DEEP_MODELS, *DISCUSSED, NOISY_500)}
+REAL_100, REAL_500, FACES_256 = (ALL_MODELS[name] for name in ("real-mnist-100", "real-mnist-500", "cbcl-256"))
+TABLE = (*BINARY_MODELS, REAL_100, REAL_500, FACES_256)  # Table I
+DEEP_2, DEEP_3 = DEEP_MODELS = ALL_MODELS["deep-2"], ALL_MODELS["deep-3"]
+DISCUSSED = tuple(ALL_MODELS[name] for name in ("discussed-binary", "hopfield", "bounded-hopfield", "spike-slab"))
+NOISY_500 = ALL_MODELS["noisy-starts-500"]
 
 QUICK_EPOCHS = 24
 QUICK_HIDDEN = {25: 8, 50: 12, 100: 16, 500: 32, 256: 16}

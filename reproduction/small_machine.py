@@ -9,15 +9,13 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 from matplotlib.figure import Figure as Drawing
+from scipy.special import gammaln, logsumexp, softmax
 
-from reproduction.figure import COLUMN, column, figure
+from reproduction.figure import column, figure, panel
 from reproduction.lab import Lab, Row, table
 from tapmachine.analysis.landscape.find import find_solutions
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.display.figures import new_figure
-from tapmachine.likelihood.exact import ExactMoments, exact_log_partition, exact_moments
 from tapmachine.machine import BoltzmannMachine, pairwise
-from tapmachine.machine.conditioning import condition
 from tapmachine.solver import TAP, random_start
 from tapmachine.units import Spin
 
@@ -32,16 +30,12 @@ def magnet() -> BoltzmannMachine:
     return pairwise(Spin(N_SPINS, field=FIELD).double(), weights)
 
 
-def _magnetized(machine: BoltzmannMachine, field: float) -> ExactMoments:
-    return exact_moments(condition(machine, Tilt(torch.full((N_SPINS,), field, dtype=torch.float64), 0.0)))
-
-
-def _fields(machine: BoltzmannMachine) -> list[float]:
-    """Return fields at which m is evenly spaced. Evenly spaced fields would leave a gap, because m jumps near 0."""
-    tried = LARGEST_FIELD * torch.linspace(-1, 1, 201, dtype=torch.float64) ** 5
-    means = [float(_magnetized(machine, field).moments[0].mean.mean()) for field in tried.tolist()]
-    wanted = np.linspace(-LARGEST_MEAN, LARGEST_MEAN, N_POINTS)
-    return [float(field) for field in np.interp(wanted, means, tried.numpy())]
+def enumerated(fields: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ln Z and m in additional fields, from sums over the number of spins that are up."""
+    up = np.arange(N_SPINS + 1)
+    binomial, total = gammaln(N_SPINS + 1) - gammaln(up + 1) - gammaln(N_SPINS - up + 1), 2 * up - N_SPINS
+    exponent = binomial + COUPLING * (total**2 - N_SPINS) / (2 * N_SPINS) + np.outer(FIELD + fields, total)
+    return logsumexp(exponent, 1) - N_SPINS * np.log(2 * np.cosh(FIELD)), softmax(exponent, 1) @ total / N_SPINS
 
 
 @table("freeEnergies")
@@ -49,17 +43,18 @@ def _fields(machine: BoltzmannMachine) -> list[float]:
 def free_energies(lab: Lab) -> Iterable[Row]:
     """Return the Gibbs (max_h [hNm − ln Z(h)]) and TAP free energies at each m, and the constants of the figure."""
     machine = magnet()
-    tap, exact = find_solutions(machine, random_start(machine, 100)).free_energy, exact_log_partition(machine)
-    for field in _fields(machine):
-        tilted = _magnetized(machine, field)
-        m = tilted.moments[0].mean.mean()
-        mean = m.expand(1, N_SPINS)
+    tap = find_solutions(machine, random_start(machine, 100)).free_energy
+    tried = LARGEST_FIELD * np.linspace(-1, 1, 201) ** 5
+    # Evenly spaced fields would leave a gap, because m jumps near 0.
+    fields = np.interp(np.linspace(-LARGEST_MEAN, LARGEST_MEAN, N_POINTS), enumerated(tried)[1], tried)
+    for field, log_z, m in zip(fields, *enumerated(fields), strict=True):
+        mean = torch.full((1, N_SPINS), m, dtype=torch.float64)
         tilt = Tilt(machine.layers[0].field_with_mean(mean), 0.0)
         yield {
             "m": float(m),
-            "gibbs": float(field * N_SPINS * m - tilted.log_partition),
+            "gibbs": float(field * N_SPINS * m - log_z),
             "tap": float(TAP().free_energy(machine, [Moments(mean, 1 - mean**2)], [tilt])),
-            "helmholtz": -float(exact),
+            "helmholtz": -float(enumerated(np.zeros(1))[0][0]),
             "tap_lowest": float(tap.min()),
             "tap_highest": float(tap.max()),
             "tap_mean": float(tap.mean()),
@@ -70,8 +65,7 @@ def free_energies(lab: Lab) -> Iterable[Row]:
 def draw(lab: Lab) -> Drawing:
     """Helmholtz, Gibbs and TAP free energies of a small machine."""
     rows = free_energies(lab)
-    drawing = new_figure(COLUMN, 3.0)
-    ax = drawing.subplots()
+    drawing, ax = panel(3.0)
     m, first = column(rows, "m"), {name: float(value) for name, value in rows[0].items()}
     ax.plot(m, column(rows, "tap"), color="C1", label="TAP, $F(m)$")
     ax.plot(m, column(rows, "gibbs"), "--", color="C0", label="Gibbs, exact")

@@ -1,6 +1,7 @@
 """Tables used by several figures: the solutions of a model during training, and the TAP log-likelihood."""
 
 import json
+from math import isnan
 from typing import NamedTuple
 
 import torch
@@ -67,7 +68,7 @@ def _measured(lab: Lab, model: Model, epoch: int) -> Measured:
         "epoch": epoch,
         "solutions": len(landscape),
         "starts": len(rows),
-        "not_converged": landscape.n_not_converged,
+        "converged": len(rows) - landscape.n_not_converged,
         **_printed(machine, rows),
         "prior_log_normalizer": constant,
     }
@@ -110,8 +111,7 @@ def _numbers(landscape: Landscape) -> Row:
         "effective": effective_number(counts),
         "bands": count_bands(values),
         "bands_by_starts": count_bands(values.repeat_interleave(counts)),
-        "morans_i": index,
-        "morans_p": p_value,
+        **({} if isnan(index) else {"morans_i": index, "morans_p": p_value}),
     }
 
 

@@ -21,13 +21,7 @@ MOST_POINTS = 2000  # maximum number of points for Moran's I, because the cost g
 
 
 def effective_number(counts: Tensor) -> float:
-    """Compute the effective number of basins, the exponential of the entropy of their relative sizes.
-
-    Example:
-        >>> import torch
-        >>> round(effective_number(torch.tensor([10, 10, 10])), 6)
-        3.0
-    """
+    """Compute the effective number of basins, the exponential of the entropy of their relative sizes."""
     fractions = counts.double() / counts.sum()
     return float((-torch.xlogy(fractions, fractions).sum()).exp())
 
@@ -57,13 +51,7 @@ def density_curve(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def count_bands(free_energy: Tensor) -> int:
-    """Count the bands of free energies: peaks of their density that are separated by valleys.
-
-    Example:
-        >>> import torch
-        >>> count_bands(torch.cat((torch.linspace(-1, 0, 50), torch.linspace(5, 6, 30))))
-        2
-    """
+    """Count the bands of free energies: peaks of their density that are separated by valleys."""
     if len(free_energy) < 2 or float(free_energy.max() - free_energy.min()) == 0:
         return min(1, len(free_energy))
     heights = density_curve(free_energy)[1].numpy()
@@ -138,11 +126,6 @@ def prior_log_normalizer(machine: BoltzmannMachine) -> float:
     In this package, F is −ln Z with normalized priors. The paper uses unnormalized weights exp(Σ Ux + Σ xWx)
     [eq:rbmPartition]; in this convention, the free energy is F − `prior_log_normalizer(machine)`. The unnormalized
     prior of `TruncatedGaussBernoulli` units is (1 − ρ)δ(x) + ρ exp(Ux − ½Vx²).
-
-    Example:
-        >>> from tapmachine import Binary, rbm
-        >>> round(prior_log_normalizer(rbm(Binary(2), Binary(1))), 4)  # 3 ln 2
-        2.0794
     """
     total = 0.0
     for layer in machine.layers:

@@ -1,6 +1,6 @@
 """Training of the paper's machines, by the default procedure or with the algorithms as printed in the paper."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import final
 
@@ -105,43 +105,39 @@ def objective_of(model: Model, procedure: Procedure, n_sweeps: int) -> Objective
     return TAPObjective(model.particles, n_sweeps, procedure.scheme(), merged=False, start=start)
 
 
-def prepared_for(
-    model: Model, procedure: Procedure
-) -> Callable[[Settings, RunData[Rows], torch.device | str], Prepared]:
-    """Return the function with which `run_training` creates a machine and its trainer."""
+def prepared(
+    model: Model, procedure: Procedure, settings: Settings, data: RunData[Rows], device: torch.device | str
+) -> Prepared:
+    """Create the machine of a model and its trainer, for `run_training`."""
+    assert data.held_out is not None
+    assert settings.learning_rate is not None
+    rate = settings.learning_rate
+    units = None if procedure.rescale else make_visible(settings, data.train, data.held_out)[0]
+    new = make_machine(settings, data.train, data.held_out, units, seed=settings.seed)
+    machine = new.machine.to(device)
+    x, held_out = (check_rows(machine, held_in_memory(new.scaled(rows))) for rows in (data.train, data.held_out))
 
-    def prepare(settings: Settings, data: RunData[Rows], device: torch.device | str) -> Prepared:
-        assert data.held_out is not None
-        assert settings.learning_rate is not None
-        rate = settings.learning_rate
-        units = None if procedure.rescale else make_visible(settings, data.train, data.held_out)[0]
-        new = make_machine(settings, data.train, data.held_out, units, seed=settings.seed)
-        machine = new.machine.to(device)
-        x, held_out = (check_rows(machine, held_in_memory(new.scaled(rows))) for rows in (data.train, data.held_out))
+    def optimizer(own: BoltzmannMachine) -> Optimizer:
+        sgd = momentum_sgd(own, rate, settings.momentum, settings.weight_decay)
+        if not procedure.field_momentum:
+            sgd.param_groups[1]["momentum"] = 0.0
+        return sgd
 
-        def optimizer(own: BoltzmannMachine) -> Optimizer:
-            sgd = momentum_sgd(own, rate, settings.momentum, settings.weight_decay)
-            if not procedure.field_momentum:
-                sgd.param_groups[1]["momentum"] = 0.0
-            return sgd
-
-        epochs = settings.epochs or 0
-        options = TrainingOptions(
-            epochs=epochs,
-            batch_size=settings.batch_size,
-            objective=objective_of(model, procedure, settings.n_sweeps or 1),
-            optimizer=optimizer,
-            validation=held_out,
-            early_stopping=False,
-            centered=settings.centered,
-            averaged=False,
-            seed=settings.seed,
-            monitor=Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift),
-        )
-        if settings.pretrain_epochs:
-            return settings, new, PretrainingTrainer(machine, x, options, settings.pretrain_epochs, all_layers=True)
-        sgd = optimizer(machine)
-        scheduler = geometric_decay(sgd, settings.decay, max(1, epochs))
-        return settings, new, Trainer(machine, x, options, optimizer=sgd, scheduler=scheduler)
-
-    return prepare
+    epochs = settings.epochs or 0
+    options = TrainingOptions(
+        epochs=epochs,
+        batch_size=settings.batch_size,
+        objective=objective_of(model, procedure, settings.n_sweeps or 1),
+        optimizer=optimizer,
+        validation=held_out,
+        early_stopping=False,
+        centered=settings.centered,
+        averaged=False,
+        seed=settings.seed,
+        monitor=Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift),
+    )
+    if settings.pretrain_epochs:
+        return settings, new, PretrainingTrainer(machine, x, options, settings.pretrain_epochs, all_layers=True)
+    sgd = optimizer(machine)
+    scheduler = geometric_decay(sgd, settings.decay, max(1, epochs))
+    return settings, new, Trainer(machine, x, options, optimizer=sgd, scheduler=scheduler)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from reproduction.adaptive import PrintedAdaptiveTAP
 from reproduction.lab import Lab
 from reproduction.models import BINARY, FACES, Model
-from reproduction.printed import PrintedAdaptiveTAP
 from reproduction.training import AS_PRINTED, SWITCHES, Procedure, UniqueSolutions, noisy_batch, objective_of
 from tapmachine import (
     RBM,
@@ -124,7 +124,8 @@ def test_a_few_steps_by_hand(data, procedure, tmp_path, monkeypatch):
         "tiny", data, (N_HIDDEN,), epochs=STEPS, batch_size=N_ROWS, particles=N_ROWS, learning_rate=gamma,
         weight_decay=EPSILON, momentum=ETA, sweeps=60, keep_every=1,
     )  # fmt: skip
-    lab = Lab(tmp_path / "lab", procedure=procedure).open()
+    lab = Lab(tmp_path / "lab", procedure=procedure)
+    lab.open()
     assert lab.epochs(model) == [0, *range(1, STEPS + 1)]
     first_machine = lab.machine(model, 0)
     W, visible, hidden = parameters(first_machine)

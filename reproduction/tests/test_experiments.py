@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from reproduction import adaptive, claims, denoising, models, small_machine
-from reproduction.__main__ import run
+from reproduction.__main__ import FIGURES, run
 from reproduction.figure import Figure, nearest
-from reproduction.figures import FIGURES
-from reproduction.lab import Lab, MissingDataError, images_of, images_table
+from reproduction.lab import Lab, images_of, images_table
 from reproduction.models import BINARY_500, DEEP_2, DEEP_3, FACES, FACES_256, REAL_500, TABLE, quick
 from reproduction.tests.figure_cases import style_faults, titles_above
 from tapmachine import Spin, exact_log_partition, find_solutions, tap_log_likelihood
@@ -210,7 +209,7 @@ def test_what_is_missing_is_said(tmp_path):
         failed = reproduce(*arguments, "--out", tmp_path / "out")
         assert failed.exit_code != 0
         assert said in str(failed.exception)
-    with pytest.raises(MissingDataError, match=r"cbcl_faces.npz"):
+    with pytest.raises(DataError, match=r"cbcl_faces.npz"):
         Lab(tmp_path).sources(FACES)
     (tmp_path / "other").write_text("")
     with pytest.raises(RunError, match="not empty, and not a reproduction directory"):
@@ -247,7 +246,8 @@ def test_labels(tmp_path):
 
 def test_a_claim_needs_all_its_numbers(tmp_path):
     """Verdicts follow from the tables: the same code, on tables that say the opposite."""
-    lab = Lab(tmp_path, quick=True).open()
+    lab = Lab(tmp_path, quick=True)
+    lab.open()
     texts = (
         "the free energy first rises, then falls",
         "the number of solutions starts at 1 and grows",

@@ -7,10 +7,9 @@ import torch
 from matplotlib import rcParams, style
 from matplotlib.colors import to_rgb
 
-from reproduction import bands, denoising
-from reproduction.__main__ import DPI, save_figure
+from reproduction import denoising, landscape
+from reproduction.__main__ import DPI, FIGURES, save_figure
 from reproduction.figure import COLUMN, PAGE, PAPER, hidden_color, shared_legend
-from reproduction.figures import FIGURES
 from reproduction.lab import Lab
 from reproduction.models import BINARY_100, BINARY_MODELS, REAL_100
 from reproduction.tests.figure_cases import style_faults, titles_above
@@ -71,7 +70,7 @@ def test_bars_and_curve_of_an_epoch_have_one_color(tmp_path):
     figure = FIGURES["fedist"].drawn(lab)
     with style.context(PAPER):
         check_slices(figure, values)
-    assert [row["solutions"] for row in bands.bands(lab)] == [60] * 6
+    assert [row["solutions"] for row in landscape.bands(lab)] == [60] * 6
 
 
 def check_slices(figure, values):
