@@ -7,7 +7,7 @@ import argparse
 import warnings
 from pathlib import Path
 
-from tapmachine.accelerator.devices import pick_device
+from tapmachine.accelerator.distributed import pick_device
 from tapmachine.apps.report import Options, write_report
 from tapmachine.apps.report.figures import Figure
 from tapmachine.channels import BinarySymmetric

@@ -15,7 +15,7 @@ from reproduction.lab import Lab
 from reproduction.models import ALL_MODELS
 from reproduction.solutions import measure_solutions
 from reproduction.training import AS_PRINTED, SWITCHES, Procedure
-from tapmachine.accelerator.devices import pick_device
+from tapmachine.accelerator.distributed import pick_device
 from tapmachine.apps.cli.common import BAD_INPUT, fail, one_line_errors, speaker, warnings_as_lines
 from tapmachine.machine.files import write_atomically
 

@@ -26,8 +26,7 @@ from tapmachine.apps.estimator.training import settings_of
 from tapmachine.channels import Channel
 from tapmachine.data.declarations import POSITIVE, default_in_words, from_text, option_of, setting
 from tapmachine.data.errors import SettingsError
-from tapmachine.runs.build import make_objective
-from tapmachine.runs.registry import CHANNELS, OBJECTIVES
+from tapmachine.runs.registry import CHANNELS, OBJECTIVES, make_objective
 from tapmachine.runs.settings import Settings, read_settings
 from tapmachine.tables.machine import make_machine
 from tapmachine.training import Monitor, Objective, Trainer, TrainingOptions

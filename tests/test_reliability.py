@@ -45,8 +45,9 @@ from tapmachine.data.sources import read
 from tapmachine.likelihood.annealing.paths import LayeredPath
 from tapmachine.likelihood.annealing.runs import BLOCK
 from tapmachine.machine.files import write_tensors
-from tapmachine.runs.build import codec_of, make_objective
+from tapmachine.runs.data import codec_of
 from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.registry import make_objective
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 from tapmachine.solver.schemes.layered import LayeredDescent

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Tilt
+from tapmachine.data.errors import SettingsError
 
 # Tensors that gloo's two threads may still hold. Freeing a tensor requires Python's global lock, which causes a
 # deadlock if the process group is being destroyed and waits for these threads (torch 2.5).
@@ -52,6 +53,17 @@ def world() -> World:
 def leads() -> bool:
     """Return whether the current process has rank 0; can be called before the process group exists."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def pick_device(name: str) -> str:
+    """Return the device for a name: cpu, cuda, or auto (a GPU if available)."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SettingsError("device is 'cuda', but no CUDA device is available; use cpu")
+    if name not in ("cpu", "cuda"):
+        raise SettingsError(f"device is {name!r}; expected cpu, cuda or auto")
+    return name
 
 
 @contextmanager

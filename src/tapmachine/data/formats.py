@@ -52,12 +52,12 @@ def read_file(
     name = path.name.removesuffix(".gz")
     if name.endswith(".npz"):
         return from_npz(path, key), None
-    if path.name.endswith((".parquet", ".h5ad")) and not path.is_file():
-        raise FileNotFoundError(path)
-    if path.name.endswith(".parquet"):
-        return from_parquet(path, as_table)
-    if path.name.endswith(".h5ad"):
-        return from_h5ad(path)
+    if path.name.endswith((".parquet", ".h5ad")):
+        from tapmachine.data.table_files import from_h5ad, from_parquet  # imported for these files only
+
+        if not path.is_file():
+            raise FileNotFoundError(path)
+        return from_h5ad(path) if path.name.endswith(".h5ad") else from_parquet(path, as_table)
     with path.open("rb") as file:
         is_npy = file.read(len(NPY)) == NPY
     if is_npy:

@@ -2,10 +2,9 @@
 
 import sys
 import time
+from html import escape
 from importlib import import_module
 from typing import Any
-
-from tapmachine.display.html import escape
 
 LEAST_SECONDS = 0.1  # minimum time between updates
 

@@ -1,9 +1,10 @@
-"""Training rows and held-out rows of runs, and other data prepared in the same way."""
+"""Training rows and held-out rows of runs with their weights, and other data prepared in the same way."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -11,15 +12,18 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.errors import DataError, RunWarning, SettingsError, warn
+from tapmachine.data.formats import read_file
 from tapmachine.data.rows import LazyRows, Rows, has_gaps, held_in_memory, spaced
-from tapmachine.runs.build import bytes_scaled_beyond, codec_of
+from tapmachine.data.sources import INTENSITIES
 from tapmachine.runs.settings import Settings
-from tapmachine.runs.weights import digest_of_weights, read_weights
-from tapmachine.tables.codec import EncodedData, read_rows
+from tapmachine.tables.codec import Codec, EncodedData, read_rows
 from tapmachine.tables.schema import Schema
 from tapmachine.training.gaps import fill_columns
+from tapmachine.units.registry import UNIT_TYPES
 
 ENOUGH_COMPLETE = 100  # number of complete rows above which incomplete rows are dropped, not filled in
+
+MOST_REPEATED = 4  # rows are repeated if the number of rows grows by at most this factor
 
 SomeRows = TypeVar("SomeRows", bound=Rows)
 
@@ -118,6 +122,19 @@ def named(source: str) -> Iterator[None]:
         raise DataError(f"{source}: {error}") from None
 
 
+def bytes_scaled_beyond(settings: Settings) -> int | None:
+    """Return the argument `scale_beyond` of `data.sources.read`: None if bytes are states, otherwise 1."""
+    values = (*(settings.interval or ()), settings.binarize or 0.0)
+    are_states = settings.visible != "auto" and UNIT_TYPES[settings.visible].raw_bytes
+    return None if are_states or max(values) > 1 or settings.binarize == 1 else INTENSITIES
+
+
+def codec_of(settings: Settings, schema: Schema | None = None, names: Sequence[str] | None = None) -> Codec:
+    """Return the codec of data with the given settings."""
+    names = None if names is None else tuple(names)
+    return Codec(names, schema, None, settings.binarize, settings.visible == "categorical", settings.dtype)
+
+
 def read_data(settings: Settings) -> RunData[Rows]:
     """Read the training rows and held-out rows of a run."""
     return read_prepared(settings, bytes_scaled_beyond(settings))
@@ -177,3 +194,58 @@ def _prepared(settings: Settings, source: EncodedData) -> tuple[Rows, tuple[str,
 
 def _between(x: Rows, first: int, last: int) -> Rows:
     return x.between(first, last) if isinstance(x, LazyRows) else x[first:last]
+
+
+# ----- row weights
+
+
+def read_weights(path: str, n_rows: int) -> Tensor:  # (n_rows,), float64
+    """Read row weights from a .npy file or a .csv file with one column.
+
+    Raises:
+        DataError: If the file cannot be read, or if it does not contain one valid weight per row.
+    """
+    try:
+        values, _ = read_file(Path(path), "", gaps=False)
+    except FileNotFoundError:
+        raise DataError(f"{path}: file not found") from None
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"{path}: cannot read the weights: {error}") from None
+    values = np.asarray(values)
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{path}: the weights are {values.dtype.name}; expected numbers")
+    if values.ndim == 2 and 1 in values.shape:
+        values = values.reshape(-1)
+    if values.shape != (n_rows,):
+        raise DataError(f"{path}: the shape is {values.shape}; expected {n_rows} weights in one column, one per row")
+    weights = torch.from_numpy(values.astype(np.float64))
+    bad = ~(torch.isfinite(weights) & (weights >= 0))
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise DataError(f"{path}: the weight of row {row} is {weights[row]:g}; expected a non-negative, finite number")
+    if not bool(weights.sum() > 0):
+        raise DataError(f"{path}: all weights are 0; expected at least one positive weight")
+    return weights
+
+
+def digest_of_weights(weights: Tensor) -> str:
+    """Return the SHA-256 digest of row weights."""
+    return hashlib.sha256(weights.double().numpy().tobytes()).hexdigest()
+
+
+def repeat_rows(x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Repeat rows according to their weights if the weights are small integers.
+
+    If rows are repeated, the returned weights are None, so that training is bit-identical to training on data that
+    contain the repeated rows. Otherwise, the rows and weights are returned unchanged.
+    """
+    times = None if weights is None else repeated(weights)
+    return (x, weights) if times is None else (x[times.to(x.device)], None)
+
+
+def repeated(weights: Tensor) -> Tensor | None:  # (N,) -> (M,)
+    """Return the indices of the repeated rows, or None if the weights are large or not integers."""
+    total = float(weights.sum())
+    if bool((weights == weights.round()).all()) and 0 < total <= MOST_REPEATED * len(weights):
+        return torch.arange(len(weights)).repeat_interleave(weights.long().cpu())
+    return None

@@ -6,6 +6,12 @@ An entry in one of these tables makes a class available in settings and commands
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tapmachine.runs.settings import Settings
+    from tapmachine.training import Objective
 
 
 @dataclass(frozen=True)
@@ -74,3 +80,16 @@ MEASUREMENTS: dict[str, ModelWord] = {
     "quantized": ModelWord(f"{_MEASUREMENTS}:QuantizedMeasurements", {**_NOISE, **_EDGES}, ("edges",)),
     "counts": ModelWord(f"{_MEASUREMENTS}:CountMeasurements", _BIAS),
 }
+
+
+def make_objective(settings: "Settings") -> "Objective | None":
+    """Create the training objective, or return None for the default objective of `fit`."""
+    entry = OBJECTIVES[settings.objective]
+    if entry.home is None:
+        return None
+    values = {
+        "n_particles": settings.n_particles,
+        "n_sweeps": settings.n_sweeps or entry.n_sweeps,
+    }
+    objective: Objective = resolve_name(entry.home)(**{each: values[name] for name, each in entry.arguments.items()})
+    return objective

@@ -12,8 +12,7 @@ from tapmachine.data.errors import RunError
 from tapmachine.data.rows import LazyRows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.files import read_tensors, rebuild
-from tapmachine.runs.build import bytes_scaled_beyond, codec_of
-from tapmachine.runs.data import RunData, named, read_data, read_prepared
+from tapmachine.runs.data import RunData, bytes_scaled_beyond, codec_of, named, read_data, read_prepared
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.records import Record
 from tapmachine.runs.settings import Settings
@@ -129,7 +128,9 @@ class Session:
             rows = data.rows
             for part in (own for _, own in rows.parts()) if isinstance(rows, LazyRows) else (rows,):
                 with named(source):
-                    yield codec.rows(part)
+                    states = codec.rows(part)
+                assert isinstance(states, Tensor)
+                yield states
 
         return data, parts()
 

@@ -131,7 +131,7 @@ class Settings(Hyperparameters, MachineOptions):
 
     def with_absolute_paths(self) -> "Settings":
         """Return settings with absolute paths of data files, so that training can be resumed from any directory."""
-        paths = {"data": self.data, "validation": self.validation, "weights": self.weights}
+        paths: dict[str, Any] = {"data": self.data, "validation": self.validation, "weights": self.weights}
         return replace(self, **{name: _absolute(path) for name, path in paths.items() if isinstance(path, str)})
 
     def as_json(self) -> dict[str, Any]:

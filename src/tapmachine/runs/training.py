@@ -18,11 +18,10 @@ from tapmachine.accelerator.distributed import wait_for_all, world
 from tapmachine.data.errors import RunError, Stopped, StoppedRun
 from tapmachine.data.rows import Rows, has_gaps
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.runs.build import make_objective
-from tapmachine.runs.data import RunData, named, read_data
+from tapmachine.runs.data import RunData, named, read_data, repeat_rows
 from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.registry import make_objective
 from tapmachine.runs.settings import ADJUSTABLE, Settings
-from tapmachine.runs.weights import repeat_rows
 from tapmachine.tables.machine import ScaledMachine, make_machine, make_training
 from tapmachine.training import Monitor, Training, TrainingOptions
 from tapmachine.training.gaps import check_columns

@@ -20,7 +20,6 @@ from tapmachine.training.gaps import fill_columns
 from tapmachine.training.loop import Training
 from tapmachine.training.monitor import Record
 from tapmachine.training.options import TrainingOptions
-from tapmachine.training.pretraining import PretrainingTrainer
 from tapmachine.training.state import TrainingState
 from tapmachine.training.trainer import Trainer
 from tapmachine.units import Gaussian, Mixed, Units
@@ -182,6 +181,8 @@ def make_training(
         n_rows = len(held_out) if options.monitor is None else options.monitor.n_rows
         options = replace(options, validation=held_out if isinstance(held_out, Tensor) else spaced(held_out, n_rows))
     if pretrain_epochs:
+        from tapmachine.training.pretraining import PretrainingTrainer  # imported for deep machines only
+
         return PretrainingTrainer(new.machine, x, options, pretrain_epochs)
     return Trainer(new.machine, x, options)
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tapmachine import solver
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, TrainingWarning, warn
 from tapmachine.data.rows import spaced
@@ -20,7 +21,7 @@ from tapmachine.machine.checks import take_gaps
 from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.machine.rescaling import rescale
 from tapmachine.machine.whitening import models_correlations
-from tapmachine.solver import TAP, AdaptiveTAP, solve
+from tapmachine.solver import TAP, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 from tapmachine.training.batches import Batches
 from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, free_energy_from
@@ -148,7 +149,7 @@ class Monitor:
         starts = spaced(rows, self.n_starts)
         # Plain TAP has no solution for Gaussian hidden units with strong couplings, although Z is finite.
         has_gaussians = any(isinstance(units, Gaussian) for units in list(machine.layers)[1:])
-        scheme = AdaptiveTAP() if has_gaussians else TAP()
+        scheme = solver.AdaptiveTAP() if has_gaussians else TAP()
         solutions = solve(machine, starts, scheme, max_sweeps=self.max_sweeps)
         unique = merge_solutions(machine, solutions, same=ROUGHLY_SAME)
         record: Record = {"n_unique": float(len(unique)), "converged": float(solutions.converged.double().mean())}

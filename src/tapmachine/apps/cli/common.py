@@ -241,7 +241,7 @@ def check_targets(*targets: tuple[Path | None, tuple[str, ...]]) -> None:
 
 def open_session(run: Path, device: str = "cpu") -> "Session":
     """Open a run directory or machine file, with its machine on a device: cpu, cuda or auto."""
-    from tapmachine.accelerator.devices import pick_device
+    from tapmachine.accelerator.distributed import pick_device
     from tapmachine.runs.session import Session
 
     return Session(run, pick_device(device))

@@ -47,8 +47,7 @@ def landscape(
 
     The output directory contains tables, figures and the tree of solutions.
     """
-    from tapmachine.accelerator.devices import pick_device
-    from tapmachine.accelerator.distributed import leads, together
+    from tapmachine.accelerator.distributed import leads, pick_device, together
     from tapmachine.analysis.landscape import diagnose, track_landscape
     from tapmachine.analysis.landscape.embedding import embed_over_starts
     from tapmachine.analysis.landscape.output import landscape_files

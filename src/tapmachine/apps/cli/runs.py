@@ -86,8 +86,7 @@ def evaluate(
     The TAP estimate is shown for comparison. The column "per unit" is the
     mean divided by the number of visible and hidden units.
     """
-    from tapmachine.accelerator.devices import pick_device
-    from tapmachine.accelerator.distributed import leads, together
+    from tapmachine.accelerator.distributed import leads, pick_device, together
     from tapmachine.likelihood import Annealing, compare_likelihoods
     from tapmachine.machine.checks import take_gaps
     from tapmachine.runs.data import named

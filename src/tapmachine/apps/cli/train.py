@@ -66,8 +66,7 @@ def train(
     bit-identical to those of an uninterrupted run.
     To train a finished run further, increase --epochs.
     """
-    from tapmachine.accelerator.devices import pick_device
-    from tapmachine.accelerator.distributed import leads, together
+    from tapmachine.accelerator.distributed import leads, pick_device, together
     from tapmachine.runs.folder import RunFolder
     from tapmachine.runs.training import run_training
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tapmachine.data.errors import DataWarning, warn
 from tapmachine.data.rows import SPARSE_VALUES, LazyRows
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.runs.weights import repeat_rows, repeated
+from tapmachine.runs.data import repeat_rows, repeated
 from tapmachine.tables.codec import Codec
 from tapmachine.tables.frames import matrix_and_names
 

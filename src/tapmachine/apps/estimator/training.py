@@ -12,12 +12,12 @@ from scipy.sparse import issparse
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from tapmachine.accelerator.devices import pick_device
+from tapmachine.accelerator.distributed import pick_device
 from tapmachine.apps.estimator.input import checked, lazy_rows, states, weighted
 from tapmachine.data.declarations import kinds
 from tapmachine.data.rows import Rows, has_gaps, spaced
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.runs.build import make_objective
+from tapmachine.runs.registry import make_objective
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.codec import Codec
 from tapmachine.tables.machine import Fitted, ScaledMachine, make_machine, make_training
