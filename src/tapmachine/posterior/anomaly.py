@@ -100,8 +100,8 @@ def conditional_surprise(
         return -log_conditionals(double, rows, everything.expand(len(rows), -1))
     pairs = torch.cartesian_prod(torch.arange(len(rows), device=rows.device), first)
     parts, failed = [], 0
-    for some in pairs.split(PARTICLES):
-        row, unit = some.unbind(1)
+    for chunk in pairs.split(PARTICLES):
+        row, unit = chunk.unbind(1)
         solution = solve(
             clamp(double, rows[row], mask=unit_of != unit_of[unit].unsqueeze(1)), None, scheme, tol=TOLERANCE
         )

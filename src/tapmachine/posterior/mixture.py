@@ -121,11 +121,14 @@ def mixture(layers: list[Units], solutions: list[Solution], temperature: float, 
     usable &= ~_repeated(layers, solutions, usable, free_energies)
     exponents = torch.where(usable, -free_energies, -torch.inf)
     none = ~usable.any(0)
-    shares = ((exponents - exponents.amax(0)) / temperature).where(usable, -torch.inf).softmax(0)
-    shares = torch.where(none, 0.0, shares)
-    shares[0] = torch.where(none, 1.0, shares[0])  # for failed rows, the last finite moments
+    probabilities = ((exponents - exponents.amax(0)) / temperature).where(usable, -torch.inf).softmax(0)
+    probabilities = torch.where(none, 0.0, probabilities)
+    probabilities[0] = torch.where(none, 1.0, probabilities[0])  # for failed rows, the last finite moments
     return Part(
-        [_mixed(shares, list(moments)) for moments in zip(*(solution.moments for solution in solutions), strict=True)],
+        [
+            _mixed(probabilities, list(moments))
+            for moments in zip(*(solution.moments for solution in solutions), strict=True)
+        ],
         torch.where(none, torch.inf, -exponents.logsumexp(0)) - log_scale,
         (usable & converged).sum(0),
         torch.where(converged.any(0), int(Status.CONVERGED), status[0]).to(status.dtype),
@@ -184,11 +187,11 @@ def _repeated(
     return repeated
 
 
-def _mixed(shares: Tensor, parts: list[Moments]) -> Moments:
+def _mixed(probabilities: Tensor, parts: list[Moments]) -> Moments:
     """Compute the mean and variance of a mixture."""
     weights = [
-        share.to(part.mean.dtype).view(-1, *[1] * (part.mean.dim() - 1))
-        for share, part in zip(shares, parts, strict=True)
+        probability.to(part.mean.dtype).view(-1, *[1] * (part.mean.dim() - 1))
+        for probability, part in zip(probabilities, parts, strict=True)
     ]
     mean = sum((w * part.mean for w, part in zip(weights, parts, strict=True)), torch.zeros_like(parts[0].mean))
     within = [w * (part.variance + (part.mean - mean) ** 2) for w, part in zip(weights, parts, strict=True)]

@@ -204,10 +204,10 @@ class _Batch:
         """Replace finished particles with waiting ones if this is efficient; return False if no particles are left."""
         n_open = int(self.open.sum())
         waiting = len(self.waiting)
-        share = DEVICE_REFILL if self.on_cuda else REFILL
-        joining = min(size - n_open, waiting) if n_open <= share * size else 0
+        threshold = DEVICE_REFILL if self.on_cuda else REFILL
+        joining = min(size - n_open, waiting) if n_open <= threshold * size else 0
         worth_it = len(self.open) > SMALL_DEVICE_BATCH or not self.on_cuda
-        if joining or n_open == 0 or (worth_it and n_open <= share * len(self.open)):
+        if joining or n_open == 0 or (worth_it and n_open <= threshold * len(self.open)):
             self._keep(self.open)
             if joining:
                 self._join(self.waiting[:joining])

@@ -90,12 +90,14 @@ def merge_solutions(machine: BoltzmannMachine, solutions: Solution, *, same: flo
     # Mirror images have equal free energies up to rounding; a coordinate makes their order unique.
     first = points[best].sum(-1).argsort(stable=True)
     order = first[_rounded(solutions.free_energy[kept[best[first]]]).argsort(stable=True)]
-    place = torch.empty_like(order)
-    place[order] = torch.arange(n_groups, device=kept.device)
+    position = torch.empty_like(order)
+    position[order] = torch.arange(n_groups, device=kept.device)
 
     index = torch.full_like(solutions.n_sweeps, -1)
-    index[kept] = place[group]
-    return MergedSolutions(solutions.select(kept[best[order]]), index, torch.bincount(place[group], minlength=n_groups))
+    index[kept] = position[group]
+    return MergedSolutions(
+        solutions.select(kept[best[order]]), index, torch.bincount(position[group], minlength=n_groups)
+    )
 
 
 def _rounded(free_energy: Tensor) -> Tensor:

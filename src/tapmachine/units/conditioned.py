@@ -373,14 +373,14 @@ def unconditioned(units: Units) -> Units:
     return units
 
 
-def lowest_precision(units: Units, share: float) -> Tensor:  # state_shape
+def lowest_precision(units: Units, fraction: float) -> Tensor:  # state_shape
     """Return the lower bound on the precision of tilts during an iteration.
 
     Args:
         units: Units, possibly conditioned.
-        share: Magnitude of the bound, as a fraction of the precision of the prior's tails.
+        fraction: Magnitude of the bound, relative to the precision of the prior's tails.
     """
     base = unconditioned(units)
     if units.is_categorical:
         return torch.full(units.state_shape, -torch.inf, dtype=units.dtype, device=units.device)
-    return -share * base.tail_precision()
+    return -fraction * base.tail_precision()

@@ -166,10 +166,10 @@ class Custom(Units):
         x, _ = self._nodes()
         means, variances = [], []
         for part in parts:
-            share = self._log_masses(log_prior, *part).softmax(-1)
-            mean = (share * x).sum(-1)
+            probability = self._log_masses(log_prior, *part).softmax(-1)
+            mean = (probability * x).sum(-1)
             means.append(mean)
-            variances.append((share * (x - mean.unsqueeze(-1)) ** 2).sum(-1))
+            variances.append((probability * (x - mean.unsqueeze(-1)) ** 2).sum(-1))
         mean, variance = (torch.cat(z).view(shape).to(self.dtype) for z in (means, variances))
         return Moments(mean.clamp(self.lower, self.upper), variance)
 
@@ -203,15 +203,15 @@ class Custom(Units):
         at_nodes = log_density(start + t * width)
         peak = at_nodes.amax(0)
         mass = (w * (at_nodes - peak).exp()).sum(0) * width
-        share = torch.rand(start.shape, dtype=start.dtype, device=start.device, generator=generator)
+        uniform = torch.rand(start.shape, dtype=start.dtype, device=start.device, generator=generator)
         # The initial guess is exact for an exponential density. It is refined by Newton's method inside a bracket.
         growth = (at_nodes[-1] - at_nodes[0]).nan_to_num(nan=0.0).clamp(-700, 700)
-        guess = torch.log1p(share * torch.expm1(growth)) / growth
-        distance = width * torch.where(growth.abs() < 1e-6, share, guess)
+        guess = torch.log1p(uniform * torch.expm1(growth)) / growth
+        distance = width * torch.where(growth.abs() < 1e-6, uniform, guess)
         low, high = torch.zeros_like(start), width
         for _ in range(INVERSION_STEPS):
             passed = (w * (log_density(start + t * distance) - peak).exp()).sum(0) * distance
-            excess = passed - share * mass
+            excess = passed - uniform * mass
             low, high = torch.where(excess < 0, distance, low), torch.where(excess < 0, high, distance)
             newton = distance - excess / (log_density(start + distance) - peak).exp()
             distance = torch.where((newton >= low) & (newton <= high), newton, 0.5 * (low + high))

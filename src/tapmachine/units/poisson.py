@@ -197,8 +197,8 @@ class Poisson(Units):
 def _cumulants(field: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the mean, variance and third cumulant of counts with weights exp(Bx − ½Ax²)/x!."""
     k, log_weights = count_weights(field, precision)
-    share = log_weights.softmax(-1)
+    probability = log_weights.softmax(-1)
     center = k[..., k.shape[-1] // 2]  # differences from the mode do not cancel
-    offset = (share * (k - center.unsqueeze(-1))).sum(-1)
+    offset = (probability * (k - center.unsqueeze(-1))).sum(-1)
     deviation = k - (center + offset).unsqueeze(-1)
-    return center + offset, (share * deviation**2).sum(-1), (share * deviation**3).sum(-1)
+    return center + offset, (probability * deviation**2).sum(-1), (probability * deviation**3).sum(-1)

@@ -104,10 +104,10 @@ class Reweighted(Conditioned):
         return start, end - start
 
     def _zoomed(self, y: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        share = torch.linspace(0, 1, GRID, dtype=low.dtype, device=low.device).view(-1, 1, 1)
+        fraction = torch.linspace(0, 1, GRID, dtype=low.dtype, device=low.device).view(-1, 1, 1)
         margin = 1e-9 * (high - low)  # avoids the edges, where a density may be infinite
         for _ in range(ZOOMS):
-            points = (low + (high - low) * share).clamp(low + margin, high - margin)
+            points = (low + (high - low) * fraction).clamp(low + margin, high - margin)
             value = self._log_density(y.unsqueeze(0), points)
             matters = value >= value.amax(0) - DROP
             first = (matters.int().argmax(0) - 1).clamp(min=0)
@@ -151,10 +151,10 @@ class Reweighted(Conditioned):
         shape = self.unpack(tilt)[0].shape
         means, variances = [], []
         for x, masses in self._masses(tilt):
-            share = masses.softmax(-1)
-            mean = (share * x).sum(-1, keepdim=True)
+            probability = masses.softmax(-1)
+            mean = (probability * x).sum(-1, keepdim=True)
             means.append(mean.squeeze(-1))
-            variances.append((share * (x - mean) ** 2).sum(-1))
+            variances.append((probability * (x - mean) ** 2).sum(-1))
         return Moments(*(torch.cat(z).view(shape).to(self.dtype) for z in (means, variances)))
 
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:

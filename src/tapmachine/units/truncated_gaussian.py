@@ -212,8 +212,8 @@ class TruncatedGaussian(Units):
         chunk = WINDOW_CHUNK if u.device.type == "cpu" else DEVICE_CHUNK
         flat = (z.reshape(-1).split(chunk) for z in (safe_u, safe_v, lower, upper, wide(uniform)))
         draws = [
-            sample_interval(some_u, some_v, low, high, share, RULES[self.dtype])
-            for some_u, some_v, low, high, share in zip(*flat, strict=True)
+            sample_interval(some_u, some_v, low, high, fraction, RULES[self.dtype])
+            for some_u, some_v, low, high, fraction in zip(*flat, strict=True)
         ]
         draw = torch.cat(draws).view(u.shape) if draws else u
         return torch.where(finite, draw, torch.copysign(torch.full_like(u, torch.inf), u)).to(self.dtype)

@@ -50,15 +50,15 @@ class GAMP(Engine[GAMPState]):
         return GAMPState(layers, mean, variance, nothing, nothing, no_tilt, speed, torch.full_like(speed, torch.inf))
 
     def step(self, state: GAMPState, rows: Tensor) -> GAMPState:
-        share, old = state.speed.unsqueeze(1), Moments(state.mean, state.variance)
+        weight, old = state.speed.unsqueeze(1), Moments(state.mean, state.variance)
         pull, stiffness, _ = self._respond(self._received(old, state.pull), rows)
-        pull, stiffness = torch.lerp(state.pull, pull, share), torch.lerp(state.stiffness, stiffness, share)
+        pull, stiffness = torch.lerp(state.pull, pull, weight), torch.lerp(state.stiffness, stiffness, weight)
         precision = self.operator.adjoint_squares(stiffness)  # A
         tilt = Tilt(precision * state.mean + self.operator.adjoint(pull), precision)  # B and A
         layers = self.prior.respond(tilt, state.layers)
         new = flat(layers)
         change = mean_change(new, old)
-        mean, variance = (torch.lerp(before, after, share) for before, after in zip(old, new, strict=True))
+        mean, variance = (torch.lerp(before, after, weight) for before, after in zip(old, new, strict=True))
         speed = adapted(state.speed, change, state.change, self.slowest)
         return GAMPState(layers, mean, variance, pull, stiffness, tilt, speed, change)
 

@@ -163,10 +163,10 @@ class MagnitudeMeasurements(Measurements):
             means.append(sign * inside)
             variances.append(within)
         log_evidence = torch.logaddexp(*logs)
-        shares = [(part - log_evidence).exp() for part in logs]
-        mixed = shares[0] * means[0] + shares[1] * means[1]
-        between = shares[0] * shares[1] * (means[0] - means[1]) ** 2
-        return Response(log_evidence, Moments(mixed, shares[0] * variances[0] + shares[1] * variances[1] + between))
+        weights = [(part - log_evidence).exp() for part in logs]
+        mixed = weights[0] * means[0] + weights[1] * means[1]
+        between = weights[0] * weights[1] * (means[0] - means[1]) ** 2
+        return Response(log_evidence, Moments(mixed, weights[0] * variances[0] + weights[1] * variances[1] + between))
 
     def expected(self, z: Tensor) -> Tensor:
         return z.abs()

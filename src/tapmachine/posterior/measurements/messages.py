@@ -27,14 +27,14 @@ class Message(NamedTuple):
         """Return the product of two messages."""
         return Message(self.field + other.field, self.precision + other.precision)
 
-    def damped(self, old: "Message", share: Tensor) -> "Message":
+    def damped(self, old: "Message", weight: Tensor) -> "Message":
         """Interpolate between an old message and this message.
 
         Args:
             old: Old message.
-            share: Weight of this message, from 0 to 1.
+            weight: Weight of this message, from 0 to 1.
         """
-        return Message(torch.lerp(old.field, self.field, share), torch.lerp(old.precision, self.precision, share))
+        return Message(torch.lerp(old.field, self.field, weight), torch.lerp(old.precision, self.precision, weight))
 
 
 class Limits(NamedTuple):

@@ -252,5 +252,5 @@ def _without_notices() -> Iterator[None]:
 def _check_finite(values: Tensor) -> None:
     bad = ~torch.isfinite(values)
     if bool(bad.any()):
-        place = ", ".join(map(str, bad.nonzero()[0].tolist()))
-        raise ValueError(f"matrix[{place}] is {float(values[bad][0])}; expected a finite number")
+        index = ", ".join(map(str, bad.nonzero()[0].tolist()))
+        raise ValueError(f"matrix[{index}] is {float(values[bad][0])}; expected a finite number")

@@ -85,7 +85,7 @@ class VAMP(Engine[VAMPState]):
         return VAMPState(layers, to_prior, to_outputs, speed, torch.full_like(speed, torch.inf))
 
     def step(self, state: VAMPState, rows: Tensor) -> VAMPState:
-        share = state.speed.unsqueeze(1)
+        weight = state.speed.unsqueeze(1)
         layers = self.prior.respond(state.tilt, state.layers)
         new, old = flat(layers), flat(state.layers)
         of_prior = returned(new, state.to_prior, self.per_component, self.limits[0])
@@ -94,8 +94,8 @@ class VAMP(Engine[VAMPState]):
         change = mean_change(new, old) / state.speed**2
         return VAMPState(
             layers,
-            to_prior.damped(state.to_prior, share),
-            to_outputs.damped(state.to_outputs, share),
+            to_prior.damped(state.to_prior, weight),
+            to_outputs.damped(state.to_outputs, weight),
             adapted(state.speed, change, state.change, self.slowest),
             change,
         )

@@ -93,7 +93,7 @@ class Couplings:
         self.is_pairwise = machine.is_pairwise
         # Every edge has exactly one end in an odd layer; a pairwise machine contains every pair twice.
         self.receivers = [0] if machine.is_pairwise else list(range(1, len(layers), 2))
-        self.share = 0.5 if machine.is_pairwise else 1.0
+        self.multiplicity = 0.5 if machine.is_pairwise else 1.0
         self.unbounded = [not layer.is_bounded() for layer in layers]
         self.shapes = [layer.state_shape for layer in layers]
         self.reaction_shapes = [layer.reaction_shape for layer in layers]
@@ -181,7 +181,7 @@ def free_energy(
     for layer, tilt, layer_moments in zip(layers, tilts, moments, strict=True):
         value = value + layer.divergence(tilt, layer_moments).sum(-1, dtype=torch.float64)
     for layer_index, received in zip(couplings.receivers, incoming, strict=True):
-        value = value - couplings.share * coupling_terms(layers[layer_index], received, moments[layer_index])
+        value = value - couplings.multiplicity * coupling_terms(layers[layer_index], received, moments[layer_index])
     return value
 
 

@@ -78,7 +78,7 @@ class ThirdOrderTAP(TAP):
         thirds = dict(enumerate(map(_third_cumulant, layers, moments, tilts)))
         for layer_index in couplings.receivers:
             terms = _cubic(couplings, layer_index, thirds) * thirds[layer_index]  # ΣW³κ₃κ₃'
-            value = value - couplings.share / 6 * terms.sum(-1, dtype=torch.float64)
+            value = value - couplings.multiplicity / 6 * terms.sum(-1, dtype=torch.float64)
         if couplings.is_pairwise:
             variance = moments[0].variance
             value = value - (variance * _triangles(couplings, variance)).sum(-1, dtype=torch.float64) / 6

@@ -30,11 +30,11 @@ def sample_interval(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform:
         return _invert_normal(u, v, lower, upper, uniform)
     draw = torch.empty_like(u)
     for some, is_curved in ((curved, True), (~curved, False)):
-        some_u, some_v, low, high, share = (z[some] for z in (u, v, lower, upper, uniform))
+        some_u, some_v, low, high, fraction = (z[some] for z in (u, v, lower, upper, uniform))
         if is_curved:
-            draw[some] = _invert_normal(some_u, some_v, low, high, share)
+            draw[some] = _invert_normal(some_u, some_v, low, high, fraction)
         else:
-            draw[some] = _invert_pieces(some_u, some_v, low, high, share, rule)
+            draw[some] = _invert_pieces(some_u, some_v, low, high, fraction, rule)
     return draw
 
 
@@ -44,9 +44,9 @@ def _invert_normal(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: 
     low, high = (lower - mean) * root, (upper - mean) * root
     flip = low + high > 0
     start, end = torch.where(flip, -high, low), torch.where(flip, -low, high)
-    share = torch.where(flip, 1 - uniform, uniform).clamp(min=SMALLEST_SHARE)
+    fraction = torch.where(flip, 1 - uniform, uniform).clamp(min=SMALLEST_SHARE)
     below, above = (0.5 * torch.erfc(-(0.5**0.5) * z) for z in (start, end))  # torch.special.ndtr cancels in the tail
-    z = torch.special.ndtri(below + share * (above - below)).clamp(start, end)
+    z = torch.special.ndtri(below + fraction * (above - below)).clamp(start, end)
     return (mean + torch.where(flip, -z, z) / root).clamp(lower, upper)
 
 

@@ -197,26 +197,28 @@ def window_integral(
     moments = panel_moments(*coefficients, rule.window_nodes, order + 1).to(u.dtype)
     mass = pieces.width * pieces.log_height.exp() * moments[0]
     total = mass.sum(0)
-    share = mass / total
+    probability = mass / total
     raw = moments[1:] / moments[0]
     # The standard deviation of a piece is of the order of the mean distance from its peak, so nothing cancels.
     mean = pieces.start + pieces.direction * pieces.width * raw[0]
     variance = pieces.width**2 * (raw[1] - raw[0] ** 2)
     gap = mean[0] - mean[1]
-    mixed_variance = (share * variance).sum(0) + share[0] * share[1] * gap**2
-    cumulants = [origin + scale * (anchor + (share * mean).sum(0)), scale**2 * mixed_variance]
+    mixed_variance = (probability * variance).sum(0) + probability[0] * probability[1] * gap**2
+    cumulants = [origin + scale * (anchor + (probability * mean).sum(0)), scale**2 * mixed_variance]
     if order > 2:
-        deviation = torch.stack((share[1] * gap, -share[0] * gap))
+        deviation = torch.stack((probability[1] * gap, -probability[0] * gap))
         third = (pieces.direction * pieces.width) ** 3 * (raw[2] - 3 * raw[1] * raw[0] + 2 * raw[0] ** 3)
         fourth = pieces.width**4 * (raw[3] - 4 * raw[2] * raw[0] + 6 * raw[1] * raw[0] ** 2 - 3 * raw[0] ** 4)
-        mixed_third = (share * (third + 3 * variance * deviation + deviation**3)).sum(0)
-        mixed_fourth = (share * (fourth + 4 * third * deviation + 6 * variance * deviation**2 + deviation**4)).sum(0)
+        mixed_third = (probability * (third + 3 * variance * deviation + deviation**3)).sum(0)
+        mixed_fourth = (
+            probability * (fourth + 4 * third * deviation + 6 * variance * deviation**2 + deviation**4)
+        ).sum(0)
         cumulants += [scale**3 * mixed_third, scale**4 * (mixed_fourth - 3 * mixed_variance**2)]
     if order > 4:
         r1, r2, r3, r4, r5 = raw
         fifth = (pieces.direction * pieces.width) ** 5 * (r5 - 5 * r4 * r1 + 10 * (r3 - r2 * r1) * r1**2 + 4 * r1**5)
         lower_moments = 5 * fourth * deviation + 10 * (third * deviation**2 + variance * deviation**3)
-        mixed_fifth = (share * (fifth + lower_moments + deviation**5)).sum(0)
+        mixed_fifth = (probability * (fifth + lower_moments + deviation**5)).sum(0)
         cumulants.append(scale**5 * (mixed_fifth - 10 * mixed_third * mixed_variance))
     return Integral(
         anchor=origin + scale * anchor,
