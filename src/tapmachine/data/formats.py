@@ -53,8 +53,6 @@ def read_file(
     if name.endswith(".npz"):
         return from_npz(path, key), None
     if path.name.endswith((".parquet", ".h5ad")):
-        from tapmachine.data.table_files import from_h5ad, from_parquet  # imported for these files only
-
         if not path.is_file():
             raise FileNotFoundError(path)
         return from_h5ad(path) if path.name.endswith(".h5ad") else from_parquet(path, as_table)
