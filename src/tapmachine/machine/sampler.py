@@ -130,9 +130,10 @@ def independently(machine: BoltzmannMachine, generator: torch.Generator | None =
     return lambda index, field: machine.layers[index].sample(Tilt(field, 0.0), generator)
 
 
-@torch.no_grad()
 def upward(machine: BoltzmannMachine, states: Sequence[Tensor], draw: Draw) -> list[Tensor]:
     """Complete states, or means, of the lowest layers to those of all layers, in one pass that ignores layers above.
+
+    Gradients are recorded unless the caller disables them, as for `draw_layers`.
 
     Args:
         machine: Machine with two or more layers, or a pairwise machine, for which nothing is drawn.
@@ -145,7 +146,6 @@ def upward(machine: BoltzmannMachine, states: Sequence[Tensor], draw: Draw) -> l
     return states
 
 
-@torch.no_grad()
 def draw_layers(machine: BoltzmannMachine, chain: Sequence[Tensor], first: int, draw: Draw) -> list[Tensor]:
     """Draw every other layer given the remaining layers, which is half of a sweep.
 

@@ -227,6 +227,7 @@ class PCD(_Sampled):
         return [torch.where(over.view(-1, *[1] * (x.dim() - 1)), new, x) for new, x in zip(fresh, chain, strict=True)]
 
 
+@torch.no_grad()
 def _swept(context: Context, chain: Sequence[Tensor], n_sweeps: int, draw: Draw) -> Carry:
     """Run Gibbs sweeps; in machines with layers, the last sweep skips the odd layers, because F sums over them."""
     machine = context.machine
@@ -239,6 +240,7 @@ def _swept(context: Context, chain: Sequence[Tensor], n_sweeps: int, draw: Draw)
     return tuple(chain)
 
 
+@torch.no_grad()
 def _given_rows(machine: BoltzmannMachine, x: Tensor, draw: Draw) -> list[Tensor]:
     """Draw the states of all layers of a deep machine, given rows of data, by a few Gibbs sweeps."""
     chain = _all_layers(machine, x, draw)
@@ -248,6 +250,7 @@ def _given_rows(machine: BoltzmannMachine, x: Tensor, draw: Draw) -> list[Tensor
     return chain
 
 
+@torch.no_grad()
 def _all_layers(machine: BoltzmannMachine, x: Tensor, draw: Draw) -> list[Tensor]:
     """Return the states of all layers, with the hidden layers sampled in an upward pass."""
     chain = upward(machine, [x], draw)
