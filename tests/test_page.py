@@ -1,5 +1,6 @@
 """The page about a run, in a real browser: it loads, answers to pointer and keyboard, and asks nobody for anything."""
 
+import itertools
 import json
 import re
 import shutil
@@ -236,14 +237,15 @@ def test_leaves_of_the_tree_show_their_solution(visit):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["images", "bars", "categories", "numbers"])
 @pytest.mark.parametrize(
-    ("size", "colors"),
+    ("kind", "size", "colors"),
     [
-        ("desk", "light"),
-        ("phone", "dark"),
-        pytest.param("desk", "dark", marks=pytest.mark.slow),
-        pytest.param("phone", "light", marks=pytest.mark.slow),
+        *[("images", "desk", "light"), ("bars", "phone", "dark"), ("categories", "desk", "dark")],
+        *[("numbers", "phone", "light"), ("images", "phone", "dark")],
+        *[
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in itertools.product(["images", "bars", "categories", "numbers"], SIZES, ["light", "dark"])
+        ],
     ],
 )
 def test_every_kind_of_data_on_every_screen(visit, kind, size, colors):

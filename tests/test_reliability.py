@@ -109,7 +109,7 @@ def test_a_training_stopped_between_batches_goes_on_to_the_bit(deep):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
 def test_a_signal_is_answered_by_a_checkpoint(data, tmp_path, kind):
     """In the midst of the fifth epoch, and before another batch is taken; checkpoints are due after four and eight."""
     arguments = started(data, tmp_path / "stopped", *SELDOM, epochs=12)[3:]
