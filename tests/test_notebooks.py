@@ -21,11 +21,11 @@ from tapmachine import (
     pairwise,
     rbm,
 )
-from tapmachine.display import notebook
 from tapmachine.landscape import track_landscape
 from tapmachine.likelihood import Annealing
 from tapmachine.posterior import Posterior
 from tapmachine.training import History
+from tapmachine.training import progress as notebook
 from tapmachine.training.progress import Reporter
 
 

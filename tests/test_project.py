@@ -33,7 +33,6 @@ SHORT_MODULES = {  # and why they stand alone
     "apps.cli.interchange": "a command",
     "apps.cli.predict": "a command",
     "apps.cli.report": "a command",
-    "display.notebook": "the bar of notebooks, beside other displays",
     "posterior.measurements.exact": "the only answer that needs no engine",
     "units.numerics.strata": "numerics know no machines",
 }

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from tapmachine.data.errors import FileError
 from tapmachine.machine.boltzmann import BoltzmannMachine
-from tapmachine.machine.user_units import check_reconstruction, constructor_arguments, reconstruct
 from tapmachine.units import Custom, Mixed, Units
 from tapmachine.units.conditioned import Conditioned
 from tapmachine.units.registry import UNIT_TYPES, UnitType, word_for
@@ -133,6 +132,8 @@ def _described(units: Units, layer_index: int) -> Description:
     if word is not None:
         states = UNIT_TYPES[word].states
         return {"type": name, "n": units.n} | ({} if states is None else {"q": getattr(units, states)})
+    from tapmachine.machine.user_units import check_reconstruction, constructor_arguments  # for such units only
+
     try:
         if isinstance(units, Custom | Conditioned):
             raise FileError("functions and evidence cannot be stored in a file")
@@ -191,6 +192,8 @@ def _users_layer(
     classes: Mapping[str, type[Units]],
 ) -> Units:
     """Construct the units of a layer of a user-defined type."""
+    from tapmachine.machine.user_units import reconstruct  # imported for such units only
+
     name, n = layer["type"], layer["n"]
     if name not in classes:
         raise FileError(f"{name} is a user-defined unit type; pass its class with load(path, unit_types=[{name}])")

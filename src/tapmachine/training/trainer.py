@@ -4,7 +4,7 @@ import math
 import time
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning, wa
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, take_gaps
 from tapmachine.training.batches import Batches, Data
-from tapmachine.training.captured import CapturedStep
 from tapmachine.training.centering import can_be_centered
 from tapmachine.training.factors import start_from_data
 from tapmachine.training.loss import Objective
@@ -29,6 +28,9 @@ from tapmachine.training.selection import BestMachine
 from tapmachine.training.state import EpochSoFar, TrainingState, restore, state_of
 from tapmachine.training.step import Step
 from tapmachine.training.watch import Watch, warn_of_scale
+
+if TYPE_CHECKING:
+    from tapmachine.training.captured import CapturedStep
 
 WORTH_COMPILING = 20_000  # number of steps after which saving a few milliseconds per step repays the compilation
 READ_EVERY = 50  # steps between checks for divergence on a GPU
@@ -115,6 +117,8 @@ class Trainer:
             every = READ_EVERY if self.batches.device.type == "cuda" else 1
             for selection in self.batches.epoch(len(now.losses)):
                 if self.captures:
+                    from tapmachine.training.captured import CapturedStep  # imported on a GPU only
+
                     self.captured = self.captured or CapturedStep(self.step, self.batches, selection)
                     result = self.captured(selection)
                 else:
