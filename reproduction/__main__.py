@@ -40,7 +40,6 @@ def parser() -> ArgumentParser:
     add("--format", default="png", help="formats of the figures, separated by commas: png, pdf, svg")
     add("--seed", type=int, default=0, help="random seed")
     add("--device", default="auto", help="cpu, cuda, or auto (GPU if available)")
-    add("--quiet", action="store_true", help="print results only")
     return made
 
 
@@ -60,7 +59,7 @@ def lab_of(options: Namespace) -> Lab:
     procedure = own.switched(chosen("--switches", options.switches, SWITCHES))
     words = ("quick" if options.quick else "full", procedure.name, str(options.seed) if options.seed else "")
     out = options.out or Path("reproduced") / "-".join(word for word in words if word)
-    data, device, say = options.data and options.data.resolve(), pick_device(options.device), speaker(options.quiet)
+    data, device, say = options.data and options.data.resolve(), pick_device(options.device), speaker(False)
     only = frozenset(chosen("--models", options.models, list(ALL_MODELS)))
     lab = Lab(out, options.quick, data, device, options.seed, say, set(), procedure, only, options.most_epochs)
     lab.open()
@@ -91,23 +90,18 @@ def run(arguments: Sequence[str]) -> None:
     labels = list(FIGURES) if options.figures == "all" else chosen("figures", options.figures, known)
     kinds = chosen("--format", options.format, list(DPI))
     lab, begun = lab_of(options), time.perf_counter()
-    with warnings_as_lines(options.quiet):
+    with warnings_as_lines(False):
         for label in labels:
-            if label == "machines":
-                train(lab)
-            else:
+            if label != "machines":
                 print(save_figure(lab, label, kinds))
+                continue
+            for model in included(lab, list(ALL_MODELS.values())):
+                lab.run(model)
+                if len(model.hidden) == 1:
+                    measure_solutions(lab, model)
     lab.say(f"{time.perf_counter() - begun:.0f} s on {lab.device}")
     if lab.missing:
         fail(f"some panels are missing: {'; '.join(sorted(lab.missing))}", BAD_INPUT)
-
-
-def train(lab: Lab) -> None:
-    """Train all machines of the lab, and measure the solutions of those with one hidden layer."""
-    for model in included(lab, list(ALL_MODELS.values())):
-        lab.run(model)
-        if len(model.hidden) == 1:
-            measure_solutions(lab, model)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Training with TAP and with adaptive TAP, and the cost per sweep of each scheme [fig:adatap].
 
-Adaptive TAP is run twice: as printed in the paper, and with the iteration and the gradient of this package. All
-training runs start from the same machine, which was trained with TAP until it began to learn. Before that point, all
-methods give the same results.
+All training runs start from the same machine, which was trained with TAP until it began to learn. Before that point,
+all methods give the same results.
 """
 
 import time
@@ -15,8 +14,8 @@ import torch
 from matplotlib.figure import Figure as Drawing
 from torch import Tensor
 
-from reproduction.figure import curve, figure, panels, shared_legend, where
-from reproduction.lab import PARTS, Lab, Row, table
+from reproduction.figure import figure, panels, shared_legend
+from reproduction.lab import PARTS, Lab, Row, curve, table, where
 from reproduction.models import BINARY
 from tapmachine.accelerator.replay import Replay
 from tapmachine.beliefs import Moments, Tilt
@@ -52,7 +51,7 @@ class PrintedProcess(Process):
         self.J[:n, n:], self.J[n:, :n] = W, W.T
 
     def values_per_particle(self) -> int:
-        return 4 * self.J.numel()
+        return int(4 * self.J.numel())
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
         (a, _), (b, _) = from_below(layers, self.weights, moments)
@@ -61,7 +60,7 @@ class PrintedProcess(Process):
 
     def step(self, layers: list[Units], state: PrintedState) -> tuple[State, Tensor]:
         (field, precision, residual), d = self._interaction(state), self.damping
-        field, precision = (d * old + (1 - d) * new for old, new in zip(state, (field, precision), strict=False))
+        field, precision = d * state.field + (1 - d) * field, d * state.precision + (1 - d) * precision
         return self._at(layers, field, precision), residual
 
     def moments(self, state: PrintedState) -> list[Moments]:

@@ -5,23 +5,13 @@ from itertools import pairwise
 
 from matplotlib.figure import Figure as Drawing
 
-from reproduction import adaptive, denoising
+from reproduction import adaptive, denoising, models
 from reproduction.features import localization
-from reproduction.figure import column, figure, included, text_table, where
-from reproduction.lab import Lab, Row, table
+from reproduction.figure import figure, included, text_table
+from reproduction.lab import Lab, Row, column, table, where
 from reproduction.landscape import MODELS, bands
 from reproduction.likelihoods import DEEP_LABELS, LAST_EPOCH, by_tap, estimates, of_deep_machines
-from reproduction.models import (
-    BINARY,
-    BINARY_100,
-    BINARY_500,
-    BINARY_MODELS,
-    DEEP_MODELS,
-    REAL,
-    TABLE,
-    VISIBLE,
-    Model,
-)  # fmt: skip
+from reproduction.models import BINARY, BINARY_100, BINARY_500, BINARY_MODELS, REAL, TABLE, Model
 from reproduction.solutions import measure_solutions
 
 TAPERS_AT, TAPERED = 20, 0.8  # epoch, and minimum fraction of the rise that is complete by then
@@ -40,13 +30,13 @@ CLAIMS: dict[str, tuple[Callable[[Lab], Checked], Sequence[Model]]] = {}
 @table("params")
 def settings(lab: Lab) -> Iterable[Row]:
     """Return the settings of each model."""
-    for model in map(lab.model, (*TABLE, *DEEP_MODELS)):
+    for model in map(lab.model, (*TABLE, *models.DEEP_MODELS)):
         yield {
             "model": model.name,
             "hidden": "-".join(map(str, model.hidden)),
             "M": model.batch_size,
             "K": model.particles,
-            "visible": VISIBLE[model.data],
+            "visible": models.VISIBLE[model.data],
             "gamma": model.learning_rate,
             "last_gamma": model.learning_rate * model.decay,
             "epsilon": model.weight_decay,
@@ -64,15 +54,15 @@ def draw_settings(lab: Lab) -> Drawing:
     return text_table([HEADER, *cells], widths)
 
 
-def claim(text: str, models: Sequence[Model] = ()) -> Callable[[Callable[[Lab], Checked]], None]:
+def claim(text: str, needed: Sequence[Model] = ()) -> Callable[[Callable[[Lab], Checked]], None]:
     """Decorate the function that checks a claim by the tables of some models."""
-    return lambda check: CLAIMS.update({text: (check, models)})
+    return lambda check: CLAIMS.update({text: (check, needed)})
 
 
 def judged(lab: Lab, text: str) -> Row:
     """Return the verdict on a claim."""
-    check, models = CLAIMS[text]
-    good, numbers = check(lab) if included(lab, models) == [*models] else ([], [])
+    check, needed = CLAIMS[text]
+    good, numbers = check(lab) if included(lab, needed) == [*needed] else ([], [])
     if not good:
         return {"claim": text, "verdict": "not measured", "numbers": "data or machines are missing"}
     verdict = "holds" if all(good) else "holds in part" if any(good) else "does not hold"

@@ -1,4 +1,4 @@
-"""Denoising of images with flipped bits [fig:bmnist-denoise], [fig:bmnist-denoise-images], and from noisy starts.
+"""Denoising of images with flipped bits [fig:bmnist-denoise], [fig:bmnist-denoise-images].
 
 The paper suggests training from noisy starts as a remedy for overtraining with 500 hidden units.
 """
@@ -11,8 +11,8 @@ from matplotlib.figure import Figure as Drawing
 from sklearn.metrics import matthews_corrcoef
 from torch import Tensor
 
-from reproduction.figure import PAGE, column, curve, figure, hidden_color, included, panel, panels, shared_legend, where
-from reproduction.lab import Lab, Row, images_of, images_table, table
+from reproduction.figure import PAGE, figure, hidden_color, included, panel, panels, shared_legend
+from reproduction.lab import Lab, Row, column, curve, images_of, images_table, table, where
 from reproduction.models import BINARY, BINARY_500, BINARY_MODELS, NOISY_500, Model
 from reproduction.solutions import measure_solutions
 from tapmachine.channels import BinarySymmetric
@@ -26,11 +26,7 @@ NOISE = tuple(round(0.05 * step, 2) for step in range(11))
 N_IMAGES = {False: 1000, True: 180}  # keys: whether the run is quick
 DIGIT = 0  # index of the test image that is shown
 NOISY = ", noisy starts"
-BASELINES: dict[str, dict[str, Any]] = {
-    "OPE": {"color": "k", "ls": "--"},
-    "1-NN": {"color": "k", "ls": "-"},
-    "noisy": {"color": "0.5", "ls": ":"},
-}
+BASELINES = {"OPE": {"color": "k", "ls": "--"}, "1-NN": {"color": "k"}, "noisy": {}}
 REMEDIED = (BINARY_500, NOISY_500)
 
 
@@ -116,10 +112,7 @@ def _draw_scores(lab: Lab) -> Drawing:
 
 @figure("bmnist-denoise-images", BINARY_MODELS)
 def _draw_images(lab: Lab) -> Drawing:
-    """One digit with increasing noise, and its estimate by each method.
-
-    As in the paper, 0 is white and 1 is black.
-    """
+    """One digit with increasing noise, and its estimate by each method."""
     rows = images(lab)
     names = dict.fromkeys(str(row["method"]) for row in rows)
     strips = {label_of(name): images_of(where(rows, method=name)) for name in names}

@@ -1,7 +1,4 @@
-"""Receptive fields [fig:bmnist-rf], and the other types of hidden units that the paper's discussion proposes.
-
-The discussed types are Gaussian (Hopfield) and Gauss-Bernoulli (spike and slab) hidden units.
-"""
+"""Receptive fields [fig:bmnist-rf], and the other types of hidden units that the paper's discussion proposes."""
 
 from collections.abc import Iterable
 
@@ -9,8 +6,8 @@ import torch
 from matplotlib.figure import Figure as Drawing
 from torch import Tensor
 
-from reproduction.figure import PAGE, curve, figure, included, panel_title, where
-from reproduction.lab import Lab, Row, images_of, images_table, table
+from reproduction.figure import PAGE, figure, included, panel_title
+from reproduction.lab import Lab, Row, curve, images_of, images_table, table, where
 from reproduction.likelihoods import sampled_estimates
 from reproduction.models import BINARY, DISCUSSED, LETTERS, TABLE, Model
 from reproduction.solutions import measure_solutions
@@ -64,22 +61,11 @@ def ranked(lab: Lab) -> Iterable[Row]:
 
 @table("bmnist-rf-localization")
 def localization(lab: Lab) -> Iterable[Row]:
-    """Return measures of how localized the receptive fields of each model are.
-
-    The reach of a receptive field is (Σw²)²/(n Σw⁴), which is 1 if all n weights are equal and 1/n if only one
-    weight is nonzero.
-    """
+    """Return measures of localization. The reach (Σw²)²/(n Σw⁴) is 1 if all n weights are equal, and at least 1/n."""
     for model in included(lab, TABLE):
-        ranking = _fields(lab, model)
-        fields = ranking.fields.flatten(1)
+        fields = _fields(lab, model).fields.flatten(1)
         reach = fields.square().sum(1) ** 2 / (fields.shape[1] * fields.pow(4).sum(1))
-        yield {
-            "data": model.data,
-            "n_hidden": len(fields),
-            "median_reach": float(reach.median()),
-            "median_spread": float(ranking.spread.median()),
-            "median_activation": float(ranking.activation.median()),
-        }
+        yield {"data": model.data, "n_hidden": len(fields), "median_reach": float(reach.median())}
 
 
 @figure("bmnist-rf", TABLE)

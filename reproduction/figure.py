@@ -9,13 +9,12 @@ from itertools import zip_longest
 from pathlib import Path
 from string import ascii_lowercase
 from textwrap import wrap
-from typing import Any
 
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from reproduction.lab import Lab, Row
+from reproduction.lab import Lab
 from reproduction.models import BINARY_MODELS, FACES_256, Model
 from tapmachine.data.errors import RunError
 from tapmachine.display.figures import new_figure
@@ -73,22 +72,6 @@ def hidden_color(lab: Lab, n_hidden: float) -> str:
 def nearest(epochs: Sequence[int], wanted: Sequence[int]) -> list[int]:
     """Return the existing epochs that are nearest to the requested epochs, without duplicates."""
     return sorted({min(epochs, key=lambda own: abs(own - epoch)) for epoch in wanted})
-
-
-def where(rows: Sequence[Row], **values: Any) -> list[Row]:
-    """Return the rows of a table with the given values."""
-    return [row for row in rows if all(row[name] == value for name, value in values.items())]
-
-
-def column(rows: Sequence[Row], name: str) -> list[float]:
-    """Return the numbers in a column of a table, omitting empty cells."""
-    return [float(row[name]) for row in rows if row.get(name, "") != ""]
-
-
-def curve(rows: Sequence[Row], x: str, y: str) -> tuple[list[float], list[float]]:
-    """Return two columns of a table, omitting rows in which the second one is empty."""
-    rows = [row for row in rows if row.get(y, "") != ""]
-    return column(rows, x), column(rows, y)
 
 
 def text_table(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Drawing:

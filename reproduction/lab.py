@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, wraps
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,10 +29,6 @@ from tapmachine.runs.training import Prepare, run_training
 
 Value = float | int | str
 Row = dict[str, Value]
-SAME_NAMES = (  # settings of a run that are those of a model
-    "hidden", "hidden_units", "pretrain", "epochs", "batch_size", "learning_rate", "decay", "momentum", "weight_decay",
-    "keep_every",
-)  # fmt: skip
 PARTS = "parts/"  # prefix of the parts of tables; each part is saved when it is complete
 MNIST_FILES = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
 FACES_FILE = "cbcl_faces.npz"
@@ -121,9 +118,8 @@ class Lab:
         """Return the training settings of a model."""
         own, (train, test) = self.model(model), self.sources(model.data)
         n_sweeps = PRINTED_SWEEPS[self.quick] if self.procedure.printed_iteration and not own.sampled else own.sweeps
-        same = {name: getattr(own, name) for name in SAME_NAMES}
+        same = {name: value for name, value in vars(own).items() if name in Settings.__dataclass_fields__}
         return Settings(
-            train,
             validation=0.1 if self.quick else test,
             binarize=0.5 if own.data == BINARY else None,
             visible=VISIBLE[own.data],
@@ -137,7 +133,7 @@ class Lab:
             seed=self.seed,
             measure_every=5,
             save_every=5,
-            **same,
+            **same | {"data": train},
         )
 
     def preparation(self, model: Model) -> Prepare:
@@ -179,8 +175,7 @@ class Lab:
         """Return the rows of a CSV file, which is created first if it does not exist."""
         path = self.out / f"{name}.csv"
         if not path.exists():
-            if not name.startswith(PARTS):
-                self.say(f"measuring {name}")
+            self.say(f"measuring {name}")
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, _csv(list(make())).encode())
         with path.open(newline="") as file:
@@ -194,6 +189,22 @@ def table(name: str) -> Callable[[Callable[[Lab], Iterable[Row]]], Callable[[Lab
         return wraps(make)(lambda lab: lab.table(name, lambda: make(lab)))
 
     return decorated
+
+
+def where(rows: Sequence[Row], **values: Any) -> list[Row]:
+    """Return the rows of a table with the given values."""
+    return [row for row in rows if all(row[name] == value for name, value in values.items())]
+
+
+def column(rows: Sequence[Row], name: str) -> list[float]:
+    """Return the numbers in a column of a table, omitting empty cells."""
+    return [float(row[name]) for row in rows if row.get(name, "") != ""]
+
+
+def curve(rows: Sequence[Row], x: str, y: str) -> tuple[list[float], list[float]]:
+    """Return two columns of a table, omitting rows in which the second one is empty."""
+    rows = [row for row in rows if row.get(y, "") != ""]
+    return column(rows, x), column(rows, y)
 
 
 @cache

@@ -1,6 +1,6 @@
 """Free energies of all solutions over training [fig:fedist], and numbers for what the paper judges by eye."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -9,22 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from torch import Tensor
 
-from reproduction.figure import (
-    COLUMN,
-    PAGE,
-    column,
-    curve,
-    figure,
-    included,
-    nearest,
-    panel_title,
-    shared_legend,
-    where,
-)
-from reproduction.lab import Lab, Row, table
+from reproduction.figure import COLUMN, PAGE, figure, included, nearest, panel_title, shared_legend
+from reproduction.lab import Lab, Row, column, curve, table, where
 from reproduction.models import BINARY_100, FACES_256, LETTERS, REAL_100, Model
 from reproduction.solutions import MAX_SWEEPS, measure_solutions
-from reproduction.statistics import at_temperature, complexity, density_curve, effective_number
+from reproduction.statistics import at_temperature, complexity, density_curve
 from tapmachine.analysis.landscape.figures import free_energies
 from tapmachine.analysis.landscape.find import find_solutions
 from tapmachine.display.figures import new_figure
@@ -135,9 +124,7 @@ def temperatures(lab: Lab) -> Iterable[Row]:
                 "starts": len(starts),
                 "beta": beta,
                 "solutions": len(found),
-                "effective": effective_number(found.counts) if len(found) else 0.0,
                 "not_converged": found.n_not_converged,
-                "lowest": float(found.free_energy[0]) / sum(machine.sizes) if len(found) else "",
             }
 
 
@@ -160,7 +147,7 @@ def draw_numbers(lab: Lab) -> Drawing:
     axes = list(drawing.subplots(3, 3).flat)
     _lines(axes[0], rows, COUNTED)
     axes[0].set(yscale="log" if max(column(rows, "solutions")) > 10 else "linear", ylabel="number of solutions")
-    _lines(axes[1], rows, {"converged": "this procedure", "printed_converged": "printed iteration"}, ("C0", "C3"))
+    _lines(axes[1], rows, {"converged": "this procedure", "printed_converged": "printed iteration"}, "C0 C3")
     axes[1].set(ylabel="starts that converge", ylim=(0, 1.05 * float(rows[0]["starts"])))
     _lines(axes[2], rows, {"purity": "purity", "adjusted_rand_index": "ARI"})
     axes[2].set(ylabel="agreement with digits", ylim=(0, 1.05))
@@ -193,11 +180,9 @@ def draw_numbers(lab: Lab) -> Drawing:
     return drawing
 
 
-def _lines(
-    ax: Axes, rows: list[Row], names: Mapping[str, str], colors: Sequence[str] = ("C0", "C1", "C2", "C3")
-) -> None:
+def _lines(ax: Axes, rows: list[Row], names: Mapping[str, str], colors: str = "C0 C1 C2 C3") -> None:
     """Draw columns of a table against the epoch."""
-    for (name, label), color in zip(names.items(), colors, strict=False):
+    for (name, label), color in zip(names.items(), colors.split(), strict=False):
         points = curve(rows, "epoch", name)
         ax.plot(*points, "o-", color=color, label=label)
         if not points[0]:

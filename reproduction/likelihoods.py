@@ -4,14 +4,15 @@ estimators [fig:tap-ais-psuedo].
 
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure as Drawing
 from torch import Tensor
 
-from reproduction.figure import curve, figure, hidden_color, included, panel, panels, shared_legend, where
-from reproduction.lab import Lab, Row, table
+from reproduction.figure import figure, hidden_color, included, panel, panels, shared_legend
+from reproduction.lab import Lab, Row, curve, table, where
 from reproduction.models import BINARY, BINARY_500, DEEP_MODELS, TABLE
 from reproduction.solutions import measure_solutions
 from tapmachine.data.errors import LikelihoodWarning
@@ -22,7 +23,8 @@ LAST_EPOCH = 100  # last epoch shown in the first figure
 N_RUNS, N_VISIBLE, SCORED = 100, 100, 1000  # AIS runs; units and rows used for the pseudo-likelihood
 PER_UNIT = "tap_log_likelihood_per_unit"
 DEEP_LABELS = {PER_UNIT: "training images", f"validation_{PER_UNIT}": "test images"}
-ESTIMATES = {
+DEEP_RECORDED = (*DEEP_LABELS, "tap_log_likelihood", "tap_log_sum_exp", "divergences", "variation_2", "variation_3")
+ESTIMATES: dict[str, dict[str, Any]] = {
     "pseudo": {"label": "pseudo-likelihood", "color": "C5", "marker": "^"},
     "tap": {"label": "TAP, average", "color": "C1", "marker": "o"},
     "tap_log_sum_exp": {"label": "TAP, log-sum-exp", "color": "C3", "marker": "s", "ls": "--"},
@@ -31,10 +33,7 @@ ESTIMATES = {
 
 
 def paper_schedule() -> Tensor:  # (14501,), float64
-    """Return the paper's 14,500 temperatures [fig:tap-ais-psuedo], after Salakhutdinov and Murray (2008).
-
-    The schedule has 500 steps of 10⁻³ up to β = 0.5, 4,000 steps of 10⁻⁴ up to 0.9, and 10,000 steps of 10⁻⁵ up to 1.
-    """
+    """Return the paper's 14,500 temperatures [fig:tap-ais-psuedo], after Salakhutdinov and Murray (2008)."""
     parts = [(0, 50_000, 100), (50_000, 90_000, 10), (90_000, 100_000, 1)]
     hundred_thousandths = [value for first, last, step in parts for value in range(first, last, step)]
     return torch.tensor([*hundred_thousandths, 100_000], dtype=torch.float64) / 100_000
@@ -77,15 +76,7 @@ def of_deep_machines(lab: Lab) -> Iterable[Row]:
         for record in lab.run(model).records():
             if record["epoch"] > before and record.get(PER_UNIT) is not None:
                 row: Row = {"hidden_layers": len(model.hidden), "epoch": record["epoch"] - before}
-                kept = (
-                    *DEEP_LABELS,
-                    "tap_log_likelihood",
-                    "tap_log_sum_exp",
-                    "divergences",
-                    "variation_2",
-                    "variation_3",
-                )
-                yield row | {name: float(record[name]) for name in kept if name in record}
+                yield row | {name: float(record[name]) for name in DEEP_RECORDED if name in record}
 
 
 @figure("dbmtraining", DEEP_MODELS)

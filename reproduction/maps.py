@@ -7,8 +7,8 @@ import torch
 from matplotlib.figure import Figure as Drawing
 from torch import Tensor
 
-from reproduction.figure import COLUMN, FONT_SIZE, PAGE, figure, included, nearest, panel_title, shared_legend, where
-from reproduction.lab import Lab, Row, images_of, images_table, table
+from reproduction.figure import COLUMN, FONT_SIZE, PAGE, figure, included, nearest, panel_title, shared_legend
+from reproduction.lab import Lab, Row, images_of, images_table, table, where
 from reproduction.models import BINARY_100, FACES, FACES_256, LETTERS, REAL_500, Model
 from reproduction.solutions import solutions_at
 from tapmachine.analysis.landscape.embedding import FEWEST_POINTS, embed_landscape

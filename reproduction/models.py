@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 BINARY, REAL, FACES = "binary-MNIST", "real-MNIST", "CBCL"
 VISIBLE = {BINARY: "binary", REAL: "gauss-bernoulli", FACES: "truncated-gaussian"}
@@ -33,13 +34,11 @@ class Model:
     sampled: bool = False  # whether to train with contrastive divergence instead of TAP
 
 
-def _read() -> dict[str, Model]:
-    tables = tomllib.loads(Path(__file__).with_name("models.toml").read_text())
-    values = {name: {k: tuple(v) if isinstance(v, list) else v for k, v in own.items()} for name, own in tables.items()}
-    return {name: Model(name, **own) for name, own in values.items()}
-
-
-ALL_MODELS = _read()
+_VALUES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("models.toml").read_text())
+ALL_MODELS = {
+    name: Model(name, **own | {key: tuple(value) for key, value in own.items() if isinstance(value, list)})
+    for name, own in _VALUES.items()
+}
 BINARY_MODELS = tuple(ALL_MODELS[f"binary-mnist-{n}"] for n in (25, 50, 100, 500))
 BINARY_100, BINARY_500 = BINARY_MODELS[2:]
 REAL_100, REAL_500, FACES_256 = (ALL_MODELS[name] for name in ("real-mnist-100", "real-mnist-500", "cbcl-256"))

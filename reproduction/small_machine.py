@@ -1,7 +1,6 @@
 """Helmholtz, Gibbs and TAP free energies of a machine that is small enough for enumeration [fig:freeEnergies].
 
-The paper shows a sketch. This module computes the three free energies for spins with equal couplings, as functions of
-the magnetization m.
+The paper shows a sketch; here, all are computed for spins with equal couplings.
 """
 
 from collections.abc import Iterable
@@ -11,8 +10,8 @@ import torch
 from matplotlib.figure import Figure as Drawing
 from scipy.special import gammaln, logsumexp, softmax
 
-from reproduction.figure import column, figure, panel
-from reproduction.lab import Lab, Row, table
+from reproduction.figure import figure, panel
+from reproduction.lab import Lab, Row, column, table
 from tapmachine.analysis.landscape.find import find_solutions
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine, pairwise

@@ -129,15 +129,10 @@ def _by_label(landscape: Landscape, labels: Tensor) -> Row:
 
 def _overlaps(landscape: Landscape, epoch: int) -> list[Row]:
     """Return histograms of the overlaps of visible means, unweighted and weighted by the number of starts."""
-    if len(landscape) == 0:
+    if len(landscape) < 2:
         return []
     means, edges = landscape.solutions.moments[0].mean, torch.linspace(-1, 1, OVERLAP_BINS + 1, dtype=torch.float64)
-    densities = [
-        torch.histogram(overlaps(means, weights), edges, density=True).hist.tolist()
-        for weights in (torch.ones(len(means)), landscape.counts)
-    ]
+    densities = [overlaps(means, weights, edges).tolist() for weights in (torch.ones(len(means)), landscape.counts)]
     middles = ((edges[1:] + edges[:-1]) / 2).tolist()
-    return [
-        {"epoch": epoch, "overlap": q, "of_solutions": a, "of_starts": b}
-        for q, a, b in zip(middles, *densities, strict=True)
-    ]
+    names = ("overlap", "of_solutions", "of_starts")
+    return [{"epoch": epoch, **dict(zip(names, own, strict=True))} for own in zip(middles, *densities, strict=True)]

@@ -16,7 +16,7 @@ from tapmachine.units import Binary, Gaussian, TruncatedGaussBernoulli, Truncate
 GRID = 512  # number of evenly spaced points at which a density is evaluated
 VALLEY = 0.7  # a valley separates two bands if it is below this fraction of the lower of the two peaks
 PEAK = 0.05  # peaks below this fraction of the highest peak are not bands
-N_NEIGHBORS, N_PERMUTATIONS, N_PAIRS = 10, 199, 100_000
+N_NEIGHBORS, N_PERMUTATIONS = 10, 199
 MOST_POINTS = 2000  # maximum number of points for Moran's I, because the cost grows quadratically
 
 
@@ -32,11 +32,7 @@ def purity(basin: Tensor, labels: Tensor) -> float:
 
 
 def density_curve(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return points that cover the range of the values, and a Gaussian kernel density estimate at these points.
-
-    The points are denser where there are more values. The bandwidth follows Silverman's rule,
-    0.9·min(σ, IQR/1.34)·n^(−1/5).
-    """
+    """Return points that are denser where there are more values, and a kernel density estimate by Silverman's rule."""
     values = values.double().cpu().sort().values
     low, high = torch.quantile(values, torch.tensor([0.25, 0.75], dtype=torch.float64))
     deviation, range_ = values.std(), (high - low) / 1.34
@@ -78,25 +74,14 @@ def morans_i(values: Tensor, points: Tensor) -> tuple[float, float]:
     return found, (sum(index(z) >= found for z in shuffled) + 1) / (N_PERMUTATIONS + 1)
 
 
-def overlaps(means: Tensor, weights: Tensor) -> Tensor:
-    """Compute the overlaps q of random pairs of solutions: the correlations between their means (n, units)."""
-    means, generator = means.double().cpu(), torch.Generator().manual_seed(0)
-    first, second = weights.double().cpu().expand(2, -1).multinomial(N_PAIRS, True, generator=generator)
-    centered = means - means.mean(1, keepdim=True)
-    directions = centered / centered.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    found: Tensor = (directions[first] * directions[second]).sum(1).clamp(-1, 1)
-    return found
+def overlaps(means: Tensor, weights: Tensor, edges: Tensor) -> Tensor:
+    """Return the density of the overlaps q of two solutions, the correlations between their means, in some bins."""
+    q, pairs = np.corrcoef(means.cpu().numpy()), np.outer(weights.cpu(), weights.cpu())
+    return torch.from_numpy(np.histogram(q, edges.numpy(), weights=pairs, density=True)[0])
 
 
 def complexity(free_energy: Tensor, n_units: int, n_bins: int) -> tuple[Tensor, Tensor]:
-    """Estimate the complexity Σ(f) = ln(dn/df)/N of n solutions with f = F/N, from a histogram with `n_bins` bins.
-
-    Example:
-        >>> import torch
-        >>> f, sigma = complexity(torch.linspace(-100, -50, 1000), n_units=100, n_bins=5)
-        >>> round(float(sigma[0]), 4), len(f)  # 200 solutions in a bin of width 0.1
-        (0.076, 5)
-    """
+    """Estimate the complexity Σ(f) = ln(dn/df)/N of n solutions with f = F/N, from a histogram with `n_bins` bins."""
     f = free_energy.double().cpu() / n_units
     low, high = float(f.min()), float(f.max())
     if high == low:
@@ -108,14 +93,12 @@ def complexity(free_energy: Tensor, n_units: int, n_bins: int) -> tuple[Tensor, 
 
 @torch.no_grad()
 def at_temperature(machine: BoltzmannMachine, beta: float, couplings_only: bool) -> BoltzmannMachine:
-    """Return a machine of binary units at inverse temperature β, with P(x) ∝ P₁(x)^β over all layers.
-
-    With `couplings_only`, only the couplings are multiplied by β, as in the paper's expansion [eq:taylorexp].
-    """
+    """Return a binary machine with P(x) ∝ P₁(x)^β over all layers, or with couplings βW as in [eq:taylorexp]."""
     result = deepcopy(machine)
-    for parameters in (result.weights, *([] if couplings_only else [[layer.prior_field for layer in result.layers]])):
-        for values in parameters:
-            values.mul_(beta)
+    fields = [] if couplings_only else [layer.prior_field for layer in result.layers]
+    for values in (*result.weights, *fields):
+        assert values is not None
+        values.mul_(beta)
     return result
 
 
@@ -124,8 +107,7 @@ def prior_log_normalizer(machine: BoltzmannMachine) -> float:
     """Compute the sum of ln ∫ exp(Ux − ½Vx²) dx over all units, the log-normalizer of the priors.
 
     In this package, F is −ln Z with normalized priors. The paper uses unnormalized weights exp(Σ Ux + Σ xWx)
-    [eq:rbmPartition]; in this convention, the free energy is F − `prior_log_normalizer(machine)`. The unnormalized
-    prior of `TruncatedGaussBernoulli` units is (1 − ρ)δ(x) + ρ exp(Ux − ½Vx²).
+    [eq:rbmPartition]; in this convention, the free energy is F − `prior_log_normalizer(machine)`.
     """
     total = 0.0
     for layer in machine.layers:

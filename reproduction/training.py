@@ -74,9 +74,6 @@ class UniqueSolutions(Objective):
         self.can_be_captured = scheme.can_be_captured
         self.gains_by_compilation = True
 
-    def __repr__(self) -> str:
-        return f"UniqueSolutions({self.n_particles}, {self.n_sweeps}, {self.scheme})"
-
     def prepare(self, context: Context) -> Carry:  # noqa: D102
         return ()
 

@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 from reproduction.likelihoods import paper_schedule
 from reproduction.statistics import (
     at_temperature,
+    complexity,
     count_bands,
     density_curve,
     effective_number,
@@ -147,12 +148,18 @@ def test_spatial_correlation_and_effective_number():
 
 def test_overlaps_are_correlations_weighted_by_basins():
     means = torch.rand(3, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = overlaps(means, torch.tensor([1, 0, 0]))
-    torch.testing.assert_close(found, torch.ones(len(found), dtype=torch.float64))
-    between = overlaps(means, torch.tensor([1, 1, 0]))
-    q = np.corrcoef(means[:2].numpy())[0, 1]
-    assert float(between.mean()) == pytest.approx((1 + q) / 2, abs=0.02)
-    assert float((between - q).abs().min()) < 1e-12
+    q, edges = np.corrcoef(means.numpy()), torch.linspace(-1, 1, 201, dtype=torch.float64)
+    only_one = overlaps(means, torch.tensor([1, 0, 0]), edges)
+    assert only_one.nonzero().flatten().tolist() == [199]
+    between = overlaps(means, torch.tensor([1, 1, 0]), edges) * 0.01  # width of a bin
+    assert float(between[199]) == pytest.approx(0.5)
+    assert float(between[int((q[0, 1] + 1) * 100)]) == pytest.approx(0.5)
+
+
+def test_complexity_is_the_logarithm_of_the_density():
+    f, sigma = complexity(torch.linspace(-100, -50, 1000), n_units=100, n_bins=5)
+    assert len(f) == 5
+    assert float(sigma[0]) == pytest.approx(np.log(200 / 0.1) / 100, abs=1e-6)
 
 
 def test_the_schedule_of_the_paper():
