@@ -23,6 +23,8 @@ def image_grid(
     columns: int | None = None,
     ink: str = "white",
     scale: float | None = None,
+    signed: bool | None = None,
+    frames: Sequence[str] | None = None,
 ) -> "AxesImage":
     """Draw a grid of small images.
 
@@ -33,27 +35,34 @@ def image_grid(
         columns: Number of images per row (default: chosen to make the grid square).
         ink: Color of the largest value of non-negative images, "white" or "black".
         scale: Absolute value with the strongest color (default: the largest absolute value of each image).
+        signed: Whether to use a diverging color map centered at 0 (default: True if any value is negative).
+        frames: Color of a frame around each image (default: no frames).
 
     Returns:
         The drawn image, as needed by `Figure.colorbar`.
     """
     from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
 
     images = torch.as_tensor(images).detach().cpu().double()
     count, (height, width) = len(images), shape
     if count and images[0].numel() != height * width:
         raise ValueError(f"images have {images[0].numel()} pixels; expected {height}×{width}")
     columns, rows = grid_shape(count, columns)
-    signed = bool((images < 0).any())  # with a diverging color map centered at 0
+    signed = bool((images < 0).any()) if signed is None else signed
     if scale is None:
         images = images / images.nan_to_num(0.0).abs().amax(1, keepdim=True).clamp(min=torch.finfo(images.dtype).tiny)
     largest = 1.0 if scale is None else scale
-    canvas = images.new_full((rows * (height + 1) - 1, columns * (width + 1) - 1), torch.nan)
+    gap = 1 if frames is None else max(2, round(max(shape) / 5))
+    canvas = images.new_full((rows * (height + gap) - gap, columns * (width + gap) - gap), torch.nan)
     for index, image in enumerate(images.view(count, height, width)):
-        top, left = index // columns * (height + 1), index % columns * (width + 1)
+        top, left = index // columns * (height + gap), index % columns * (width + gap)
         canvas[top : top + height, left : left + width] = image
+        if frames is not None:
+            corner = (left - 0.5 - gap / 2, top - 0.5 - gap / 2)
+            ax.add_patch(Rectangle(corner, width + gap, height + gap, color=frames[index], lw=0, clip_on=False))
     unsigned = "gray_r" if ink == "black" else "gray"
-    colors = colormaps["RdBu_r" if signed else unsigned].with_extremes(bad=GAP)
+    colors = colormaps["RdBu_r" if signed else unsigned].with_extremes(bad=GAP if frames is None else "none")
     lowest = -largest if signed else 0.0
     drawn = ax.imshow(canvas.numpy(), cmap=colors, vmin=lowest, vmax=largest, interpolation="none", zorder=2)
     ax.set_axis_off()
