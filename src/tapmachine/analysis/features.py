@@ -69,7 +69,8 @@ def features_of(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, n) -> (N
     gappy = x.flatten(1).isnan().any(1)
     result = torch.empty((len(x), machine.sizes[-1]), dtype=machine.dtype, device=x.device)
     if not bool(gappy.all()):
-        result[~gappy] = hidden_means(machine, x[~gappy])[-1].flatten(1)
+        complete = machine.layers[0].from_data(x[~gappy])
+        result[~gappy] = hidden_means(machine, complete)[-1].flatten(1)
     if bool(gappy.any()):
         result[gappy] = denoise(machine, x[gappy], Missing()).moments[-1].mean.flatten(1)
     return result

@@ -24,7 +24,7 @@ from tapmachine.solver import TAP
 
 TOLERANCE = 0.1  # nats: standard error at which annealing stops
 N_RUNS = 100
-N_RUNS_OF_ROW = 20  # number of runs per row of a machine with several hidden layers
+N_RUNS_OF_ROW, FEWEST_TEMPERATURES = 20, 100  # runs per row, and the first number of temperatures to try
 
 
 class Effort(NamedTuple):
@@ -202,7 +202,7 @@ def _annealed(machine: BoltzmannMachine, effort: Effort, seed: int) -> Tensor:  
     return anneal_until(
         lambda estimate: float(0.5 * estimate.standard_error.square().mean()) < TOLERANCE,
         machine,
-        effort.temperatures,
+        sorted({FEWEST_TEMPERATURES, *effort.temperatures}),
         n_runs=N_RUNS_OF_ROW,
         seed=seed,
     ).log_partition

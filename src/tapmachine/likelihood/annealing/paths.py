@@ -19,8 +19,11 @@ from tapmachine.machine.checks import check_rows
 from tapmachine.machine.sampler import sweep_units
 
 BASE_ROWS = 2000  # maximum number of rows used to estimate the means at β = 0
-BASE_CHAINS = 100  # number of chains used to estimate the means if no data are given
-BASE_SWEEPS = 50  # number of burn-in sweeps, and number of sweeps to average over
+BASE_CHAINS, BASE_SWEEPS = 100, 50  # chains used to estimate the means without data, and sweeps of burn-in and average
+ROW_CHAINS, ROW_SWEEPS = (
+    20,
+    10,
+)  # the same for each row on which a machine is conditioned
 DEEP_SWEEPS = 10  # number of sweeps used to draw the layers above the first hidden layer, given data
 
 States = tuple[Tensor, ...]
@@ -175,7 +178,8 @@ def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> Anneal
     untilted = untilted_path(machine)
     generator = seeded(machine.device, seed, "base")
     if data is None:
-        means, weight = [_typical_mean(untilted, generator)], BASE_CHAINS
+        n_chains, n_sweeps = (BASE_CHAINS, BASE_SWEEPS) if machine.n_rows is None else (ROW_CHAINS, ROW_SWEEPS)
+        means, weight = [_typical_mean(untilted, n_chains, n_sweeps, generator)], n_chains
     else:
         states = states_of(untilted, spaced(check_rows(machine, data), BASE_ROWS), generator)
         means, weight = [x.mean(0) for x in states], len(states[0])
@@ -197,14 +201,14 @@ def untilted_path(machine: BoltzmannMachine) -> AnnealingPath:
     return PairwisePath(machine, zeros) if machine.is_pairwise else LayeredPath(machine, zeros)
 
 
-def _typical_mean(path: AnnealingPath, generator: torch.Generator) -> Tensor:
+def _typical_mean(path: AnnealingPath, n_chains: int, n_sweeps: int, generator: torch.Generator) -> Tensor:
     """Mean of the visible layer over short chains of the machine, after burn-in from the priors."""
-    states = path.draw(BASE_CHAINS, generator)
+    states = path.draw(n_chains, generator)
     total = torch.zeros_like(path.base[0])
-    for sweep in range(2 * BASE_SWEEPS):
+    for sweep in range(2 * n_sweeps):
         states, _ = path.step(states, 1.0, 1.0, generator)
-        total += states[0].mean(0) if sweep >= BASE_SWEEPS else 0.0
-    return total / BASE_SWEEPS
+        total += states[0].mean(0) if sweep >= n_sweeps else 0.0
+    return total / n_sweeps
 
 
 def states_of(path: AnnealingPath, data: Tensor, generator: torch.Generator) -> list[Tensor]:
