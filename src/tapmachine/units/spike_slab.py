@@ -66,7 +66,7 @@ class SpikeAndSlab(Units):
     @precision.setter
     def precision(self, value: Values) -> None:
         with self._errors_of_the_slab():
-            self.slab.precision = value  # type: ignore[assignment]
+            self.slab.precision = value
 
     def _checked_probability(self, value: Values) -> Tensor:
         probability = self.as_parameter(value, "active_probability", (self.n,), torch.float64)
@@ -167,8 +167,8 @@ class SpikeAndSlab(Units):
         try:
             yield
         except ValueError as error:
-            names = (f"{type(units).__name__}:" for units in (self.slab, self))
-            raise ValueError(str(error).replace(*names)) from None
+            slab, own = (f"{type(units).__name__}:" for units in (self.slab, self))
+            raise ValueError(str(error).replace(slab, own)) from None
 
 
 @final

@@ -1,14 +1,17 @@
 """The explicit iteration, which inserts the previous moments of all neighbors into the equations of a layer."""
 
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.solver.schemes.couplings import Couplings
-from tapmachine.solver.schemes.process import Equations, MeanFieldProcess, choose, from_below
+from tapmachine.solver.schemes.process import MeanFieldProcess, choose, from_below
 from tapmachine.units import Units
+
+if TYPE_CHECKING:
+    from tapmachine.solver.schemes.mean_field import MeanField
 
 
 class DampedState(NamedTuple):
@@ -40,7 +43,7 @@ class DampedDescent(MeanFieldProcess):
     (weight 1 − d), as in the paper for d = 0. Convergence is not guaranteed.
     """
 
-    def __init__(self, equations: Equations, couplings: Couplings, damping: float | None = None) -> None:
+    def __init__(self, equations: "MeanField", couplings: Couplings, damping: float | None = None) -> None:
         super().__init__(equations, couplings)
         self.damping = damping
         self.sweeps_per_step = 1 if damping is None else FIXED_SWEEPS

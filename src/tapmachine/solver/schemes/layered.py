@@ -1,15 +1,18 @@
 """Block coordinate descent for layered machines, which alternates between odd and even layers."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.solver.schemes.couplings import Couplings, Incoming, free_energy
-from tapmachine.solver.schemes.process import Equations, MeanFieldProcess, choose, from_below
+from tapmachine.solver.schemes.process import MeanFieldProcess, choose, from_below
 from tapmachine.units import Units
+
+if TYPE_CHECKING:
+    from tapmachine.solver.schemes.mean_field import MeanField
 
 
 class LayeredState(NamedTuple):
@@ -38,7 +41,7 @@ class LayeredDescent(MeanFieldProcess):
     each success.
     """
 
-    def __init__(self, equations: Equations, couplings: Couplings, accelerate: bool = True) -> None:
+    def __init__(self, equations: "MeanField", couplings: Couplings, accelerate: bool = True) -> None:
         super().__init__(equations, couplings)
         self.accelerate = accelerate
         self.sweeps_per_step = 3

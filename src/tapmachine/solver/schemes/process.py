@@ -6,7 +6,7 @@ nested tuple of tensors whose first dimension indexes particles. Particles are i
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,33 +14,13 @@ from torch import Tensor
 from tapmachine.accelerator.nested import over_tensors
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine.boltzmann import field_from_below
-from tapmachine.solver.schemes.couplings import Couplings, Incoming
+from tapmachine.solver.schemes.couplings import Couplings
 from tapmachine.units import Units
 
+if TYPE_CHECKING:
+    from tapmachine.solver.schemes.mean_field import MeanField
+
 State = Any  # a nested tuple of tensors
-
-
-class Equations(Protocol):
-    """Protocol for the equations of a mean-field scheme."""
-
-    def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:
-        """Return the mean and variance of the field on a layer's units."""
-
-    def tilt(
-        self,
-        layers: list[Units],
-        couplings: Couplings,
-        layer_index: int,
-        moments: list[Moments],
-        tilts: list[Tilt] | None = None,
-    ) -> Tilt:
-        """Return the tilt on a layer, computed from the moments of all layers.
-
-        `tilts` are the tilts under which the units have these moments, if known.
-        """
-
-    def value(self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
-        """Return the free energy of each particle."""
 
 
 class Outcome(NamedTuple):
@@ -93,7 +73,7 @@ class Process(ABC):
 class MeanFieldProcess(Process):
     """Common part of the iterations of the mean-field schemes."""
 
-    def __init__(self, equations: Equations, couplings: Couplings) -> None:
+    def __init__(self, equations: "MeanField", couplings: Couplings) -> None:
         self.equations, self.couplings = equations, couplings
         self.unbounded = couplings.unbounded
         n_layers = len(couplings.shapes)
