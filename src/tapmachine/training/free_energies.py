@@ -137,7 +137,7 @@ def free_energy_from(
 
 def finite_free_energy_from(
     machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int, compile_sweeps: bool = False
-) -> tuple[list[Moments], Tensor, Tensor]:
+) -> tuple[list[Moments], Tensor, Tensor | None]:
     """Compute `free_energy_from`, replacing particles with a non-finite F.
 
     A particle with a non-finite F is replaced by a copy of the first particle with a finite F. `mixture` counts copies
@@ -151,18 +151,17 @@ def finite_free_energy_from(
 
     Returns:
         The moments of all layers, the free energy of each particle, shape (K,), and the index of the particle used in
-        place of each particle, shape (K,).
+        place of each particle, shape (K,), or None if no particle was replaced.
     """
     process, state = _swept(machine, x, scheme, n_sweeps, compile_sweeps)
-    particles = torch.arange(len(x), device=x.device)
     may_read, has_counts = _may_read(machine), any(units.has_counts for units in machine.layers)
     if may_read or not has_counts:
         values = scheme.free_energy_of_state(machine, process, state)
         if not has_counts or bool(torch.isfinite(values).all()):
-            return process.moments(state), values, particles
+            return process.moments(state), values, None
     with torch.no_grad():
         finite = torch.isfinite(scheme.free_energy_of_state(machine, process, state))
-        kept = torch.where(finite, particles, finite.to(torch.uint8).argmax())
+        kept = torch.where(finite, torch.arange(len(x), device=x.device), finite.to(torch.uint8).argmax())
         state = over_tensors(lambda z: z[kept], state)
     values = scheme.free_energy_of_state(machine, process, state)
     enough = 2 * finite.sum() >= len(x)

@@ -114,11 +114,12 @@ class TAPObjective(Objective):
         arguments = context.machine, x, self.scheme, self.n_sweeps, context.compile_sweeps
         if self.merged:
             moments, values, kept = finite_free_energy_from(*arguments)
-            weights = None if weights is None else weights[kept]
-            # A step with too few finite particles is undone and reported.
-            others = (kept != torch.arange(len(kept), device=kept.device)).sum()
-            n_excluded = torch.where(torch.isfinite(values[0]), others, 0)
-            return mixture(context.machine, moments, values, weights), (carry[0] + n_excluded,)
+            if kept is not None:
+                weights = None if weights is None else weights[kept]
+                # A step with too few finite particles is undone and reported.
+                others = (kept != torch.arange(len(kept), device=kept.device)).sum()
+                carry = (carry[0] + torch.where(torch.isfinite(values[0]), others, 0),)
+            return mixture(context.machine, moments, values, weights), carry
         value = average(free_energy_from(*arguments)[1], weights)
         if world.size == 1:
             return value, carry
