@@ -6,19 +6,21 @@ is a sum of determinants.
 """
 
 import math
+from copy import deepcopy
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from tapmachine.data.errors import EstimateError
-from tapmachine.machine import BoltzmannMachine
+from tapmachine.data.errors import DivergenceError, EstimateError
+from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab, Units
 from tapmachine.units.numerics.intervals import wide
 
 CHUNK_VALUES = 2**21  # maximum number of matrix entries per chunk of sets
 MOST_BITS = 12  # binary logarithm of the largest number of components of a mixture
+MARGIN = 1.1  # visible precisions relative to the smallest possible ones, so that all hidden units have weights
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -216,6 +218,56 @@ def active_sets(n: int, like: Tensor) -> Tensor:  # (2^n, n)
     """Return indicators (0 or 1) of the active units in all subsets of n units, shape (2^n, n)."""
     codes, places = torch.arange(2**n, device=like.device), torch.arange(n, device=like.device)
     return ((codes.unsqueeze(1) >> places) & 1).to(like.dtype)
+
+
+@torch.no_grad()
+def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) -> BoltzmannMachine:
+    """Convert a machine for z to a float64 machine for x = shift + transform·z.
+
+    Args:
+        machine: A machine with Gaussian visible units and one hidden layer of units that have fields. It is not
+            modified.
+        transform: Invertible matrix, of shape (n, n).
+        shift: Shift, of shape (n,).
+
+    Returns:
+        A machine with n additional `Gaussian` hidden units, which represent the correlations between the visible units.
+        They precede the hidden units of the original machine.
+
+    Raises:
+        DivergenceError: If parameters are non-finite, or so large that their squares overflow.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, Gaussian, rbm
+        >>> from tapmachine.exact.gaussian import in_coordinates
+        >>> transform = torch.tensor([[2.0, 0.0], [1.0, 3.0]])
+        >>> in_coordinates(rbm(Gaussian(2), Binary(4)), transform, torch.zeros(2)).summary()
+        '2 Gaussian – 6 Mixed'
+    """
+    visible, hidden = machine.layers
+    assert isinstance(visible, Gaussian)
+    inverse = torch.linalg.inv(transform.double().to(machine.device))
+    shift = shift.double().to(machine.device)
+    precision = inverse.T @ (visible.precision.double().unsqueeze(1) * inverse)
+    # D − W Wᵀ = P, where D is slightly larger than necessary, relative to the diagonal of P.
+    scale = precision.diagonal().sqrt()
+    correlations = precision / scale.outer(scale)
+    if not all(bool(torch.isfinite(z).all()) for z in (correlations, machine.weights[0])):
+        raise DivergenceError("the parameters of the machine are non-finite or too large; use a smaller learning rate")
+    values, vectors = torch.linalg.eigh(correlations)
+    loadings = scale.unsqueeze(1) * vectors * (MARGIN * values[-1] - values).sqrt()
+    diagonal = MARGIN * values[-1] * scale**2
+    weights = inverse.T @ machine.weights[0].double()
+    columns = Gaussian(visible.n, field=diagonal * shift + inverse.T @ visible.field.double(), precision=diagonal)
+    holding = Gaussian(visible.n, field=-shift @ loadings)
+    blocks = [(deepcopy(block).double(), first) for block, first in blocks_of(hidden)]
+    change = -shift @ weights
+    for block, first in blocks:
+        field = block.prior_field
+        assert field is not None
+        field.add_(change[first : first + field.numel()].view_as(field))
+    return rbm(columns, Mixed([holding, *(block for block, _ in blocks)]), torch.cat((loadings, weights), 1))
 
 
 def is_real(block: Units) -> bool:

@@ -16,7 +16,6 @@ from tapmachine.likelihood.weight import CHUNK_VALUES, log_weight
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import for_scoring, n_units
 from tapmachine.machine.conditioning import clamp
-from tapmachine.machine.whitening import whiten
 
 LARGEST_ENUMERATION = 2**25  # maximum number of states to sum over
 SLAB_BITS = 18  # maximum number of spike-and-slab units with weights; each subset needs a determinant
@@ -54,9 +53,6 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
         if not bool(torch.isfinite(closed)):
             raise infinite()
         return closed
-    whitened = whiten(machine)
-    if whitened is not None:
-        return exact_log_partition(whitened.machine) + whitened.log_partition_gain
     total = torch.full((), -torch.inf, dtype=torch.float64, device=machine.device)
     for log_weights in (part.log_weights for part in _enumerate(machine)):
         total = torch.logaddexp(total, log_weights.logsumexp(0))

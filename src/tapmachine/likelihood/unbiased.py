@@ -19,7 +19,6 @@ from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import for_scoring, in_double, n_units
 from tapmachine.machine.conditioning import clamp, hidden_machine
-from tapmachine.machine.whitening import whiten
 from tapmachine.solver import TAP
 
 TOLERANCE = 0.1  # nats: standard error at which annealing stops
@@ -87,11 +86,6 @@ def unbiased_log_partition(
     """
     if closed_log_partition(machine, effort.bits) is not None or can_enumerate(machine, effort.bits):
         return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
-    whitened = whiten(machine)
-    if whitened is not None:  # in whitened coordinates, chains mix well for any scales and correlations of the columns
-        data = None if data is None else whitened.rows(data)
-        value, error, method = unbiased_log_partition(whitened.machine, data, effort, seed)
-        return LogPartition(value + whitened.log_partition_gain, error, method)
     estimate = anneal_until(
         lambda estimate: _honest_error(estimate) < TOLERANCE,
         machine,

@@ -10,6 +10,7 @@ from tapmachine.data.checks import SUPPORTED_DTYPES, check_tensor
 from tapmachine.data.rows import has_gaps
 from tapmachine.machine.boltzmann import BoltzmannMachine
 from tapmachine.machine.conditioning import is_clamped
+from tapmachine.units import Gaussian, Mixed
 
 
 def in_double(machine: BoltzmannMachine) -> BoltzmannMachine:
@@ -107,3 +108,16 @@ def fingerprint(machine: BoltzmannMachine) -> str:
 def n_units(machine: BoltzmannMachine) -> int:
     """Return the total number of units in all layers."""
     return sum(layer.n for layer in machine.layers)
+
+
+def models_correlations(machine: BoltzmannMachine) -> bool:
+    """Return whether hidden `Gaussian` units represent the correlations between `Gaussian` visible units.
+
+    This is the case for machines fitted to real-valued tables: some, but not all, blocks of the only hidden layer are
+    Gaussian.
+    """
+    layers = list(machine.layers)
+    if len(layers) != 2 or not isinstance(layers[0], Gaussian) or not isinstance(layers[1], Mixed):
+        return False
+    others = [block for block in layers[1].blocks if not isinstance(block, Gaussian)]
+    return 0 < len(others) < len(layers[1].blocks) and all(block.prior_field is not None for block in others)

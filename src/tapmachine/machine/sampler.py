@@ -7,9 +7,10 @@ from torch import Tensor
 
 from tapmachine.beliefs import Solution, Tilt
 from tapmachine.data.checks import check_count
+from tapmachine.data.errors import EstimateError
 from tapmachine.machine.boltzmann import BoltzmannMachine
-from tapmachine.machine.whitening import Whitened, whiten
-from tapmachine.units import Units
+from tapmachine.machine.checks import models_correlations
+from tapmachine.units import Gaussian, Mixed, Units
 
 Draw = Callable[[int, Tensor], Tensor]  # states of a layer, given its index and the field on it
 
@@ -63,21 +64,43 @@ def gibbs(
         raise ValueError(f"the layers have states with different leading shapes {sorted(leading)}{expected}")
     chain = [layer.with_clamped(x) for layer, x in zip(layers, chain, strict=False)]
     chain = upward(machine, chain, independently(machine, generator))
-    whitened = whiten(machine) if n_sweeps and rows is None else None
-    if whitened is not None:
-        return _whitened_gibbs(machine, whitened, chain[0], n_sweeps, generator)
+    if n_sweeps and rows is None and models_correlations(machine):
+        return _correlated_gibbs(machine, chain, n_sweeps, generator)
     for _ in range(n_sweeps):
         chain = sweep_chain(machine, chain, generator)
     return chain
 
 
-def _whitened_gibbs(
-    machine: BoltzmannMachine, whitened: Whitened, x: Tensor, n_sweeps: int, generator: torch.Generator | None
+def _correlated_gibbs(
+    machine: BoltzmannMachine, chain: Sequence[Tensor], n_sweeps: int, generator: torch.Generator | None
 ) -> list[Tensor]:
-    """Run Gibbs chains in whitened coordinates, since chains mix slowly if columns are strongly correlated."""
-    z = gibbs(whitened.machine, whitened.rows(x), n_sweeps, generator)[0]
-    x = (whitened.shift + z @ whitened.transform.T).to(machine.dtype)
-    return [x, machine.layers[1].sample(Tilt(x @ machine.weights[0], 0.0), generator)]
+    """Run Gibbs chains of correlated columns, which are drawn jointly, given the hidden units that are not Gaussian.
+
+    Integration over the Gaussian hidden units leaves the precision matrix P = D(V) − W D(1/V') Wᵀ. Chains that drew
+    these units as well would mix slowly.
+    """
+    visible, hidden = machine.layers
+    assert isinstance(visible, Gaussian)
+    assert isinstance(hidden, Mixed)
+    precision, field = visible.precision.double().diag(), visible.field.double().clone()
+    couplings = machine.weights[0].double().split(hidden.sizes, 1)
+    for block, weights in zip(hidden.blocks, couplings, strict=True):
+        if isinstance(block, Gaussian):
+            precision -= (weights / block.precision) @ weights.T
+            field += weights @ (block.field / block.precision).double()
+    lower, failed = torch.linalg.cholesky_ex(precision)
+    if int(failed) or not bool(torch.isfinite(lower).all()):
+        raise EstimateError("ln Z is infinite: the couplings are too strong for units on the whole real line")
+    x, above = chain
+    for _ in range(n_sweeps):
+        parts = zip(hidden.blocks, couplings, above.double().split(hidden.sizes, -1), strict=True)
+        sent = [part @ weights.T for block, weights, part in parts if not isinstance(block, Gaussian)]
+        linear = torch.linalg.solve_triangular(lower.T, field + torch.stack(sent).sum(0), upper=True, left=False)
+        noise = torch.randn(linear.shape, generator=generator, dtype=linear.dtype, device=linear.device)
+        draws = torch.linalg.solve_triangular(lower, linear + noise, upper=False, left=False)
+        x = draws.to(machine.dtype)
+        above = hidden.sample(Tilt(machine.field_from_below(1, x), 0.0), generator)
+    return [x, above]
 
 
 @torch.no_grad()

@@ -27,10 +27,9 @@ from torch.nn.functional import one_hot
 from tapmachine.beliefs import Tilt
 from tapmachine.data.rows import spaced
 from tapmachine.exact import Mixture, row_groups
-from tapmachine.exact.gaussian import blocks_of, is_real
+from tapmachine.exact.gaussian import blocks_of, in_coordinates, is_real
 from tapmachine.exact.mixture import RowGroup
 from tapmachine.machine import BoltzmannMachine, rbm
-from tapmachine.machine.whitening import in_coordinates
 from tapmachine.tables.slabs import MOST_SLABS, Slabs, best_n_steps
 from tapmachine.units import Categorical, Gaussian, Mixed, Units
 

@@ -17,10 +17,9 @@ from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.likelihood.unbiased import CAREFUL, CHEAP, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import take_gaps
+from tapmachine.machine.checks import models_correlations, take_gaps
 from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.machine.rescaling import rescale
-from tapmachine.machine.whitening import models_correlations
 from tapmachine.solver import TAP, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 from tapmachine.training.batches import Batches
