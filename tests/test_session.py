@@ -1,5 +1,6 @@
 """A command opens its run once: one read of settings.json, and one read and hash of the machine file."""
 
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -92,3 +93,15 @@ def test_a_machine_file_has_settings_but_no_data(runs):
         session.data()
     with pytest.raises(RunError, match="not a run directory, or no checkpoint has been saved yet"):
         Session(runs)
+
+
+@pytest.mark.long
+def test_training_loads_what_it_needs(tmp_path):
+    code = (
+        "import sys; from tapmachine.apps.cli import main\n"
+        "try: main()\n"
+        "finally: print(sum(name.startswith('tapmachine') for name in sys.modules))"
+    )
+    words = ["train", "digits", "--hidden", "4", "--epochs", "1", "--quiet", "--out", str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 120
