@@ -238,18 +238,20 @@ class Mixture:
         return self.log_weights.new_full((1, self.n), torch.nan)
 
 
-def row_groups(x: Tensor, real: Tensor | None = None) -> list[RowGroup]:  # (N, n)
+def row_groups(x: Tensor, real: Tensor | None = None, least: int = 1) -> list[RowGroup]:  # (N, n)
     """Group rows with the same or similar numbers of missing cells, for several calls of `Mixture.parts`.
 
     Args:
         x: Rows, with NaN for missing cells.
         real: Indices of the real columns (default: all columns).
+        least: Minimum number of rows with the same missing cells in a group of their own (default: 1). Small groups
+            make the result for a row independent of the other rows to the last bit, but take longer.
     """
     missing = x.isnan() if real is None else x[:, real].isnan()
     if not bool(missing.any()):
         return [RowGroup(torch.arange(len(x), device=x.device), True)]
     _, of_row, counts = missing.unique(dim=0, return_inverse=True, return_counts=True)
-    frequent = counts >= (1 if len(counts) <= MOST_PATTERNS else len(x) / MOST_PATTERNS)
+    frequent = counts >= max(least, 1 if len(counts) <= MOST_PATTERNS else len(x) / MOST_PATTERNS)
     groups = [RowGroup((of_row == pattern).nonzero().flatten(), True) for pattern in frequent.nonzero().flatten()]
     rare = (~frequent[of_row]).nonzero().flatten()
     by_number = rare[missing[rare].sum(1).argsort(stable=True)]

@@ -35,7 +35,7 @@ from tapmachine.units import Categorical, Gaussian, Mixed, Units
 
 MOST_ROWS = 20_000  # maximum number of rows that are fitted
 SELECTION_ROWS = 1000  # maximum number of rows for cross-validation, and for spike-and-slab units
-FEW_ROWS = 20  # with fewer rows, there is one class
+FEW_ROWS, ROWS_PER_CLASS = 20, 15  # with fewer rows, there is one class, and fewer classes
 N_FOLDS = 5
 CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of classes to choose from
 MOST_WITH_SLABS = 8  # maximum number of classes beside spike-and-slab units, which explain tails better than classes do
@@ -52,6 +52,7 @@ N_STEPS, COLD_STEPS, WARM_STEPS = (
     8,
 )  # steps of expectation maximization: at most, from k-means, from a similar fit
 N_PARTITIONS = 5  # number of runs of k-means
+LEAST_GROUP = 32  # minimum number of rows with the same missing cells that are treated together
 TOLERANCE = 1e-4  # gain of a step, in nats per row, below which the iteration stops
 PATIENCE = 2  # number of candidates without a gain after which the search stops
 SHARE_OF_ERROR, WITH_SLABS = 0.5, 1.0  # gain in standard errors below which fewer classes are preferred
@@ -177,7 +178,7 @@ def fit_classes(
         width: Minimum variance within classes, relative to the variance of all rows (default: 0.01).
     """
     mixture, before, total = start, -math.inf, float(table.weights.sum())
-    groups = row_groups(table.x, table.real)
+    groups = row_groups(table.x, table.real, LEAST_GROUP)
     for _ in range(n_steps):
         statistics = expectations(mixture, table, groups)
         mixture = maximized(mixture, table, statistics, shrinkage, smoothing, width)
@@ -424,6 +425,7 @@ def fit_table(
     table = Table.of(x, Gaussian(x.shape[1]) if units is None else units, weights)
     some = table.rows(spaced(torch.arange(len(table.x)), SELECTION_ROWS))
     most = min(n_hidden - 1, MOST_WITH_SLABS) if has_slabs else n_hidden
+    most = min(most, len(some.x) // ROWS_PER_CLASS)
     share = WITH_SLABS if has_slabs else SHARE_OF_ERROR
     selection = select(some, [k for k in CLASSES if k <= max(1, most)], seed, share)
     mixture = fit_selected(table, selection, seed)
