@@ -12,10 +12,10 @@ from tapmachine.data.rows import spaced
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.weight import CHUNK_VALUES, log_weight
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import for_scoring, in_double, n_units
+from tapmachine.machine.checks import for_scoring, n_units
 from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.solver import TAP, Scheme, solve
-from tapmachine.solver.merging import ROUGHLY_SAME, MergedSolutions, merge_solutions
+from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 
 N_STARTS = 1000  # default number of rows from which solutions start
 TOLERANCE = 1e-14  # tolerance of these solutions, small enough to separate distinct ones
@@ -93,7 +93,12 @@ def tap_log_likelihood(
     double, rows = for_scoring(machine, x)
     scheme = scheme or TAP()
     solutions = solve_from_rows(machine, x, scheme) if solutions is None else solutions
-    distinct = different_solutions(machine, solutions, scheme)
+    distinct = merge_solutions(double, _evaluated(double, solutions, scheme), same=ROUGHLY_SAME)
+    if len(distinct) == 0:
+        raise EstimateError(
+            f"none of the {len(solutions)} solutions converged ({solutions}), so F is not available; increase "
+            "max_sweeps of solve(), or use other initial states"
+        )
     free_energies = distinct.solutions.free_energy.double()
     weights = log_weight(double, rows) if len(double.layers) <= 2 else clamped_log_weight(double, rows, scheme)
     estimates = [-free_energies.mean(), (-free_energies).logsumexp(0)]
@@ -102,25 +107,6 @@ def tap_log_likelihood(
     return TAPLogLikelihood(
         average.values, average.log_partition, not_known, size, log_sum_exp, free_energies, distinct.n_excluded
     )
-
-
-@torch.no_grad()
-def different_solutions(
-    machine: BoltzmannMachine, solutions: Solution, scheme: Scheme | None = None
-) -> MergedSolutions:
-    """Return the distinct solutions of a machine, with F in float64.
-
-    Raises:
-        EstimateError: If no solution converged.
-    """
-    double = in_double(machine)
-    distinct = merge_solutions(double, _evaluated(double, solutions, scheme or TAP()), same=ROUGHLY_SAME)
-    if len(distinct) == 0:
-        raise EstimateError(
-            f"none of the {len(solutions)} solutions converged ({solutions}), so F is not available; increase "
-            "max_sweeps of solve(), or use other initial states"
-        )
-    return distinct
 
 
 @torch.no_grad()
