@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from tapmachine.data.errors import FileError
 from tapmachine.machine.boltzmann import BoltzmannMachine
 from tapmachine.units import Custom, Mixed, Units
 from tapmachine.units.conditioned import Conditioned
-from tapmachine.units.registry import UNIT_TYPES, UnitType, word_for
+from tapmachine.units.registry import UNIT_TYPES, word_for
 
 FORMAT = 1
 MACHINE_FILE = "machine.safetensors"  # name of the machine file in a run directory
 KEY = "tapmachine"  # key of the description in the header of a file
+PLAIN = (bool, int, float, str, type(None))  # unchanged by a JSON round trip
 
 Description = dict[str, Any]  # JSON-serializable
 
@@ -132,16 +134,11 @@ def _described(units: Units, layer_index: int) -> Description:
     if word is not None:
         states = UNIT_TYPES[word].states
         return {"type": name, "n": units.n} | ({} if states is None else {"q": getattr(units, states)})
-    from tapmachine.machine.user_units import check_reconstruction, constructor_arguments  # for such units only
 
     try:
-        if isinstance(units, Custom | Conditioned):
-            raise FileError("functions and evidence cannot be stored in a file")
-        arguments = constructor_arguments(units)
-        check_reconstruction(units, arguments)
+        return {"type": name, "n": units.n, "arguments": _arguments_of(units)}
     except FileError as error:
         raise FileError(f"layer {layer_index}: {name} units cannot be saved; {error}") from None
-    return {"type": name, "n": units.n, "arguments": arguments}
 
 
 def rebuild(
@@ -154,8 +151,8 @@ def rebuild(
     classes = {unit_type.__name__: unit_type for unit_type in unit_types}
     try:
         layers = [
-            _rebuilt(layer, _within(tensors, f"layers.{i}."), tensors, classes)
-            for i, layer in enumerate(description["layers"])
+            _rebuilt(layer, tensors, f"layers.{layer_index}.", classes)
+            for layer_index, layer in enumerate(description["layers"])
         ]
         n_edges = max(1, len(layers) - 1)
         weights = [tensors[f"weights.{edge}"] for edge in range(n_edges)]
@@ -169,57 +166,82 @@ def rebuild(
 
 
 def _rebuilt(
-    layer: Description,
-    of_layer: Mapping[str, Tensor],
-    tensors: Mapping[str, Tensor],
-    classes: Mapping[str, type[Units]],
+    layer: Description, tensors: Mapping[str, Tensor], prefix: str, classes: Mapping[str, type[Units]]
 ) -> Units:
-    """Construct the units of a layer or block; their parameters are loaded later."""
+    """Construct the units of a layer or block, whose tensors have names with a prefix and are loaded later."""
     if "blocks" in layer:
         blocks = enumerate(layer["blocks"])
-        return Mixed([_rebuilt(block, _within(of_layer, f"blocks.{i}."), tensors, classes) for i, block in blocks])
-    return _users_layer(layer, of_layer, tensors, classes) if "arguments" in layer else _layer(layer, of_layer)
-
-
-def _within(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def _users_layer(
-    layer: Description,
-    of_layer: Mapping[str, Tensor],
-    tensors: Mapping[str, Tensor],
-    classes: Mapping[str, type[Units]],
-) -> Units:
-    """Construct the units of a layer of a user-defined type."""
-    from tapmachine.machine.user_units import reconstruct  # imported for such units only
-
-    name, n = layer["type"], layer["n"]
-    if name not in classes:
-        raise FileError(f"{name} is a user-defined unit type; pass its class with load(path, unit_types=[{name}])")
-    if not isinstance(n, int) or n > sum(z.numel() for z in tensors.values()):
-        raise FileError(f"a layer has {n!r} units, but no parameter of this size")
-    return reconstruct(classes[name], n, layer["arguments"], of_layer)
-
-
-def _layer(description: Description, parameters: Mapping[str, Tensor]) -> Units:
-    unit_type = _unit_types().get(description["type"])
-    if unit_type is None:
-        raise FileError(f"unknown unit type {description['type']!r}; the file may have been written by a newer version")
+        return Mixed([_rebuilt(block, tensors, f"{prefix}blocks.{i}.", classes) for i, block in blocks])
+    name, n, q = layer["type"], layer["n"], layer.get("q", 1)
     # Check the size against the tensors before allocating memory.
-    n = description["n"]
-    if not isinstance(n, int) or not any(z.dim() and z.shape[0] == n for z in parameters.values()):
-        raise FileError(f"a layer has {n!r} units, but no parameter of this size")
-    q = description["q"] if unit_type.states is not None else 1
-    if not isinstance(q, int) or n * q > sum(z.numel() for z in parameters.values()):
-        raise FileError(f"a layer has {q!r} states per unit, but no parameter of this size")
-    lower, upper = (None, None) if unit_type.bounds is None else (parameters[name] for name in unit_type.bounds)
+    if not isinstance(n, int) or not isinstance(q, int) or n * q > sum(z.numel() for z in tensors.values()):
+        raise FileError(f"a layer has {n!r} units with {q!r} states, but no parameter of this size")
+    own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    if "arguments" in layer:
+        if name not in classes:
+            raise FileError(f"{name} is a user-defined unit type; pass its class with load(path, unit_types=[{name}])")
+        return _reconstructed(classes[name], n, layer["arguments"], own)
+    unit_type = next((known for known in UNIT_TYPES.values() if known.load().__name__ == name), None)
+    if unit_type is None:
+        raise FileError(f"unknown unit type {name!r}; the file may have been written by a newer version")
+    lower, upper = (None, None) if unit_type.bounds is None else (own[bound] for bound in unit_type.bounds)
     return unit_type.make(n, q, (lower, upper))
 
 
-def _unit_types() -> dict[str, UnitType]:
-    """Return the unit types that can be stored in a file, keyed by class name."""
-    return {unit_type.load().__name__: unit_type for unit_type in UNIT_TYPES.values()}
+# ----- user-defined unit types
+
+
+def _arguments_of(units: Units) -> Description:
+    """Return the constructor arguments of units, except `n` and tensors, read from attributes of the same names.
+
+    Raises:
+        FileError: If the units cannot be reconstructed from these arguments and their tensors.
+    """
+    if isinstance(units, Custom | Conditioned):
+        raise FileError("functions and evidence cannot be stored in a file")
+    arguments: Description = {}
+    for parameter in _parameters(type(units)):
+        name = parameter.name
+        value = getattr(units, name, parameter.default)
+        if isinstance(value, Tensor) or value is parameter.default is not Parameter.empty:
+            continue  # reconstructed from the tensors, or left at its default
+        if value is Parameter.empty:
+            raise FileError(
+                f"the constructor argument {name!r} is not an attribute; store it as self.{name} or in a buffer"
+            )
+        if not isinstance(value, PLAIN):
+            raise FileError(
+                f"the constructor argument {name!r} is a {type(value).__name__}; expected a number or a string"
+            )
+        arguments[name] = value
+    tensors = units.state_dict()
+    try:
+        copy = _reconstructed(type(units), units.n, arguments, tensors).to(units.device, units.dtype)
+        copy.load_state_dict(tensors)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FileError(f"the constructor fails on reconstruction: {str(error).splitlines()[0]}") from None
+    for name, value in vars(units).items():
+        if name.startswith("_") or name == "training" or not isinstance(value, PLAIN):
+            continue
+        restored = getattr(copy, name, None)
+        if restored != value:
+            raise FileError(
+                f"the attribute {name!r} is {value!r}, but would be {restored!r} after loading; make it a constructor "
+                "argument of the same name, or a buffer"
+            )
+    return arguments
+
+
+def _reconstructed(unit_type: type[Units], n: int, arguments: Description, tensors: Mapping[str, Tensor]) -> Units:
+    """Create units from constructor arguments; their tensors are loaded later."""
+    needed = [p.name for p in _parameters(unit_type) if p.default is Parameter.empty and p.name in tensors]
+    return unit_type(n, **{name: tensors[name] for name in needed} | arguments)
+
+
+def _parameters(unit_type: type[Units]) -> list[Parameter]:
+    """Return the named parameters of a constructor, except `n`."""
+    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return [p for p in signature(unit_type).parameters.values() if p.kind in named and p.name != "n"]
 
 
 # ----- tensors with a description as a file
