@@ -7,6 +7,7 @@ from machine_cases import UNITS, Tensors
 from unit_cases import CASES
 
 from tapmachine import Moments, Poisson, Tilt
+from tapmachine.beliefs import Received
 from tapmachine.units.numerics.roots import logistic_root
 
 
@@ -51,7 +52,7 @@ def test_settled_moments_solve_their_equation(kind, strength):
         reaction = strength * (factor @ factor.mT) / 3
     for precision in (0.0, random.uniform(0.0, 1.0, *shape)):
         with torch.no_grad():
-            moments, own = units.settle(field, reaction, 10 * random.normal(*shape), precision)
+            moments, own = units.settle(Received(field, reaction, precision), 10 * random.normal(*shape))
             again = units.respond(field, reaction, moments.mean, precision)
             wanted = units.moments(Tilt(own, precision - diagonal(reaction, units)))
         slope = 1 + strength  # the explicit update magnifies what is left of the root's error
@@ -99,7 +100,7 @@ def test_means_at_the_edge_of_float32():
     units = UNITS["Binary"](Tensors(4), 5).float()
     field = torch.linspace(-200, 200, 1000).unsqueeze(-1).expand(1000, 5)
     with torch.no_grad():
-        moments, _ = units.settle(field, torch.ones(1000, 5), field)
+        moments, _ = units.settle(Received(field, torch.ones(1000, 5)), field)
     assert isinstance(moments, Moments)
     assert (moments.variance >= 0).all()
     assert (moments.variance <= 0.25).all()

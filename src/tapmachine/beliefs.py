@@ -44,6 +44,20 @@ class Moments(NamedTuple):
     variance: Tensor
 
 
+class Received(NamedTuple):
+    """What units receive in a machine: the distribution of the neighbors' field, and evidence.
+
+    Attributes:
+        field: Mean θ of the field, of shape (..., *state_shape).
+        reaction: Variance κ of the field, of shape (..., *reaction_shape), which causes the Onsager reaction.
+        precision: Precision of the evidence on the units (default: 0).
+    """
+
+    field: Tensor
+    reaction: Tensor
+    precision: Tensor | float = 0.0
+
+
 class Status(IntEnum):
     """Outcome of the mean-field iteration for one particle.
 

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments, Received, Tilt
 from tapmachine.units.numerics.intervals import wide
 from tapmachine.units.numerics.roots import bracketed_root
 from tapmachine.units.numerics.third_cumulants import Slopes, slopes
@@ -280,20 +280,13 @@ class Units(States, ABC):
         """
         return self.moments(Tilt(field - reaction * mean, precision - reaction))
 
-    def settle(
-        self,
-        field: Tensor,
-        reaction: Tensor,
-        start: Tensor,
-        precision: Tensor | float = 0.0,
-        steps: int | None = None,
-    ) -> tuple[Moments, Tensor]:
+    def settle(self, received: Received, start: Tensor, steps: int | None = None) -> tuple[Moments, Tensor]:
         """Solve mean = f_a(θ − κ·mean, precision − κ) for the mean.
 
         The solution is the unique minimum of the TAP free energy over these units with all other units held fixed.
 
         Args:
-            field, reaction, precision: See `respond`.
+            received: Field from the neighbors and precision of the evidence on the units; see `respond`.
             start: Initial guess for the field B, usually its previous value.
             steps: Number of Newton steps. By default, steps are repeated until convergence, which requires reading
                 values back from the device.
@@ -301,6 +294,7 @@ class Units(States, ABC):
         Returns:
             The moments and the field B = θ − κ·mean.
         """
+        field, reaction, precision = received
 
         def moments(b: Tensor) -> Moments:
             return self.moments(Tilt(b, precision - reaction))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments, Received, Tilt
 from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
 from tapmachine.units.numerics.columns import sum_over_rows
@@ -135,14 +135,8 @@ class Binary(TwoStates):
         logit = torch.rsub(mean, 0.5).mul_(reaction).add_(field).add_(_without_precision(self.field, precision))
         return _two_state_moments(logit.sigmoid_())
 
-    def settle(
-        self,
-        field: Tensor,
-        reaction: Tensor,
-        start: Tensor,
-        precision: Tensor | float = 0.0,
-        steps: int | None = None,
-    ) -> tuple[Moments, Tensor]:
+    def settle(self, received: Received, start: Tensor, steps: int | None = None) -> tuple[Moments, Tensor]:
+        field, reaction, precision = received
         total = torch.add(field, reaction, alpha=0.5) + _without_precision(self.field, precision)
         logit = logistic_root(total, reaction, start - field + total, steps)
         moments = _two_state_moments(torch.sigmoid(logit))
@@ -235,14 +229,8 @@ class Spin(TwoStates):
         mean = torch.tanh(torch.addcmul(field, reaction, mean, value=-1) + self.field)
         return Moments(mean, 1 - mean**2)
 
-    def settle(
-        self,
-        field: Tensor,
-        reaction: Tensor,
-        start: Tensor,
-        precision: Tensor | float = 0.0,
-        steps: int | None = None,
-    ) -> tuple[Moments, Tensor]:
+    def settle(self, received: Received, start: Tensor, steps: int | None = None) -> tuple[Moments, Tensor]:
+        field, reaction, _ = received
         # b + κ tanh b = t is y + 4κσ(y) = 2t + 2κ for y = 2b
         total = 2 * (field + self.field + reaction)
         logit = logistic_root(total, 4 * reaction, 2 * (start + self.field), steps)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, one_hot
 
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments, Received, Tilt
 from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
 from tapmachine.units.numerics.columns import sum_over_rows
@@ -128,18 +128,12 @@ class Categorical(Units):
         tilt_field = field - (reaction @ mean.unsqueeze(-1)).squeeze(-1)
         return self.moments(Tilt(tilt_field, precision - reaction.diagonal(dim1=-2, dim2=-1)))
 
-    def settle(
-        self,
-        field: Tensor,
-        reaction: Tensor,
-        start: Tensor,
-        precision: Tensor | float = 0.0,
-        steps: int | None = None,
-    ) -> tuple[Moments, Tensor]:
+    def settle(self, received: Received, start: Tensor, steps: int | None = None) -> tuple[Moments, Tensor]:
         """Solve the implicit equation of `Units.settle` for all q fields of a unit simultaneously by Newton's method.
 
         The reaction is the covariance matrix of the neighbors' field, of shape (..., n, q, q).
         """
+        field, reaction, precision = received
         tilt_precision = precision - reaction.diagonal(dim1=-2, dim2=-1)
         log_prior = log_softmax(self.field, -1) - 0.5 * tilt_precision  # log-weights of the states without B
         tilt_field = simplex_root(log_prior, field, reaction, start, steps)

@@ -6,7 +6,7 @@ from typing import NoReturn, final
 import torch
 from torch import Tensor
 
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments, Received, Tilt
 from tapmachine.units.base import Units
 from tapmachine.units.numerics.third_cumulants import Slopes
 from tapmachine.units.support import Support
@@ -218,17 +218,10 @@ class Tilted(Conditioned):
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
         return self.base.respond(field + self.field, reaction, mean, precision + self.precision)
 
-    def settle(
-        self,
-        field: Tensor,
-        reaction: Tensor,
-        start: Tensor,
-        precision: Tensor | float = 0.0,
-        steps: int | None = None,
-    ) -> tuple[Moments, Tensor]:
-        moments, total_field = self.base.settle(
-            field + self.field, reaction, start + self.field, precision + self.precision, steps
-        )
+    def settle(self, received: Received, start: Tensor, steps: int | None = None) -> tuple[Moments, Tensor]:
+        field, reaction, precision = received
+        total = Received(field + self.field, reaction, precision + self.precision)
+        moments, total_field = self.base.settle(total, start + self.field, steps)
         return moments, total_field - self.field
 
 
@@ -352,17 +345,10 @@ class Clamped(Conditioned):
             return self._hold(field.shape)
         return self._hold_some(self.base.respond(field, reaction, mean, precision))
 
-    def settle(
-        self,
-        field: Tensor,
-        reaction: Tensor,
-        start: Tensor,
-        precision: Tensor | float = 0.0,
-        steps: int | None = None,
-    ) -> tuple[Moments, Tensor]:
+    def settle(self, received: Received, start: Tensor, steps: int | None = None) -> tuple[Moments, Tensor]:
         if self.holds_all:
-            return self._hold(field.shape), field
-        moments, tilt_field = self.base.settle(field, reaction, start, precision, steps)
+            return self._hold(received.field.shape), received.field
+        moments, tilt_field = self.base.settle(received, start, steps)
         return self._hold_some(moments), tilt_field
 
 

@@ -5,7 +5,7 @@ from typing import Self, final
 import torch
 from torch import Tensor, nn
 
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments, Received, Tilt
 from tapmachine.units.base import Units
 from tapmachine.units.numerics.columns import SMALLEST_SPREAD, column_moments, sum_over_rows
 from tapmachine.units.numerics.intervals import smaller_terms, wide
@@ -126,14 +126,8 @@ class Gaussian(Units):
     def normalizable(self, tilt: Tilt) -> Tensor:
         return _normalizable(*self._tilted(tilt))
 
-    def settle(
-        self,
-        field: Tensor,
-        reaction: Tensor,
-        start: Tensor,
-        precision: Tensor | float = 0.0,
-        steps: int | None = None,
-    ) -> tuple[Moments, Tensor]:
+    def settle(self, received: Received, start: Tensor, steps: int | None = None) -> tuple[Moments, Tensor]:
+        field, reaction, precision = received
         # a(V + A) = U + θ − κa with A = precision − κ, so the reaction cancels in the mean.
         u, total = self.field + field, self.precision + precision
         finite = _normalizable(u, total - reaction)

@@ -9,7 +9,7 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor, nn
 
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments, Received, Tilt
 from tapmachine.units.base import Units
 from tapmachine.units.conditioned import Conditioned
 from tapmachine.units.numerics.third_cumulants import Slopes
@@ -215,18 +215,12 @@ class Mixed(Units):
         parts = zip(self._split([field, mean]), self._reactions(reaction), precisions, strict=True)
         return Moments(*self._joined_results((b, b.respond(f, kappa, guess, a)) for (b, f, guess), kappa, a in parts))
 
-    def settle(
-        self,
-        field: Tensor,
-        reaction: Tensor,
-        start: Tensor,
-        precision: Tensor | float = 0.0,
-        steps: int | None = None,
-    ) -> tuple[Moments, Tensor]:
+    def settle(self, received: Received, start: Tensor, steps: int | None = None) -> tuple[Moments, Tensor]:
+        field, reaction, precision = received
         parts = zip(
             self._split([field, start]), self._reactions(reaction), self._precisions(precision, field), strict=True
         )
-        settled = [(block, block.settle(b, kappa, guess, a, steps)) for (block, b, guess), kappa, a in parts]
+        settled = [(block, block.settle(Received(b, kappa, a), guess, steps)) for (block, b, guess), kappa, a in parts]
         mean, variance, total = self._joined_results((block, (*moments, field)) for block, (moments, field) in settled)
         return Moments(mean, variance), total
 

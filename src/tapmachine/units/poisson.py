@@ -5,7 +5,7 @@ from typing import Self, final
 import torch
 from torch import Tensor, nn
 
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments, Received, Tilt
 from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
 from tapmachine.units.numerics.columns import sum_over_rows
@@ -163,14 +163,8 @@ class Poisson(Units):
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
         return self.moments(Tilt(self._field_in(field, reaction, precision), precision))
 
-    def settle(
-        self,
-        field: Tensor,
-        reaction: Tensor,
-        start: Tensor,
-        precision: Tensor | float = 0.0,
-        steps: int | None = None,
-    ) -> tuple[Moments, Tensor]:
+    def settle(self, received: Received, start: Tensor, steps: int | None = None) -> tuple[Moments, Tensor]:
+        field, reaction, precision = received
         total = self._field_in(field, reaction, precision)
         return self.moments(Tilt(total, precision)), total
 

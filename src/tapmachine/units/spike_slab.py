@@ -88,6 +88,8 @@ class SpikeAndSlab(Units):
         return units
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
+        if torch.compiler.is_compiling():  # a context manager would break the graph
+            return self.slab.check_states(x, validate)
         with self._errors_of_the_slab():
             return self.slab.check_states(x, validate)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 import torch
 from torch import Tensor
 
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments, Received, Tilt
 from tapmachine.solver.schemes.couplings import Couplings, Incoming, free_energy
 from tapmachine.solver.schemes.process import MeanFieldProcess, choose, from_below
 from tapmachine.units import Units
@@ -109,7 +109,7 @@ class LayeredDescent(MeanFieldProcess):
         """
         for index, incoming in zip(group, received, strict=True):
             start = torch.as_tensor(tilts[index].field)
-            moments[index], field = layers[index].settle(incoming.mean, incoming.variance, start, steps=root_steps)
+            moments[index], field = layers[index].settle(Received(*incoming), start, root_steps)
             tilts[index] = Tilt(field, layers[index].reaction_precision(incoming.variance))
 
     def _value(self, layers: list[Units], state: LayeredState) -> Tensor:

@@ -14,7 +14,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments, Received, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver.schemes.adaptive_tap.gaussian_side import GaussianSide, gaussian_side
 from tapmachine.solver.schemes.adaptive_tap.layout import Layout
@@ -120,7 +120,7 @@ class AdaptiveProcess(Process):
         if self.couplings.within_layers:
             mean_field = 0.5 * (mean_field + before - precision * moments.mean)
         reaction = -precision if precision.dim() == 2 else torch.diag_embed(-precision)
-        _, field = layer.settle(mean_field, reaction, before, steps=self.root_steps)
+        _, field = layer.settle(Received(mean_field, reaction), before, self.root_steps)
         tilt = Tilt(field, precision)
         return layer.moments(tilt), tilt
 
