@@ -1,13 +1,17 @@
 """Rows of a mixture given their observed cells: moments, hidden units, draws, intervals and surprise."""
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.checks import check_count
-from tapmachine.exact.mixture import LOG_2PI, Mixture, Observed, row_groups
+from tapmachine.exact.parts import LOG_2PI, Observed, row_groups
+
+if TYPE_CHECKING:
+    from tapmachine.exact.mixture import Mixture
 
 N_BISECTIONS = 60  # number of bisection steps for a quantile
 REACH = 12.0  # search range of quantiles, in standard deviations around the component means
@@ -31,7 +35,7 @@ class Conditioned:
         tensor([[1.9900, 1.0000]], dtype=torch.float64)
     """
 
-    def __init__(self, mixture: Mixture, x: Tensor) -> None:
+    def __init__(self, mixture: "Mixture", x: Tensor) -> None:
         self.mixture, self.x = mixture, x
         self.parts = list(mixture.parts(x))
 

@@ -28,7 +28,7 @@ from tapmachine.beliefs import Tilt
 from tapmachine.data.rows import spaced
 from tapmachine.exact import Mixture, row_groups
 from tapmachine.exact.gaussian import blocks_of, in_coordinates, is_real
-from tapmachine.exact.mixture import RowGroup
+from tapmachine.exact.parts import RowGroup
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.tables.slabs import MOST_SLABS, Slabs, best_n_steps
 from tapmachine.units import Categorical, Gaussian, Mixed, Units
