@@ -47,6 +47,10 @@ def test_intervals_hold_their_share_of_the_values(model):
 def test_draws_have_the_moments_of_the_posterior(model):
     row = table(3, seed=2)
     row.loc["row 1", ["weight", "color"]] = np.nan
+    few = row.assign(color=row["color"].cat.remove_unused_categories())
+    assert {*model.impute_draws(few, 100)[0]["color"].dtype.categories} >= {"blue", "red"}
+    assert not any(one["color"].isna().any() for one in model.impute_draws(few, 100))
+    row["color"] = row["color"].cat.set_categories(["blue", "green", "red"])
     draws = model.impute_draws(row, 400)
     assert all(one.dtypes.equals(row.dtypes) and one.index.equals(row.index) for one in draws)
     weights = np.array([one.loc["row 1", "weight"] for one in draws])

@@ -75,13 +75,18 @@ class RawColumn:
         return RawColumn(other.name, other.type, values, other.dtype, other.categories, other.ordered)
 
     def filled_from(self, other: "RawColumn") -> "RawColumn":
-        """Return a column whose missing values are filled from another column of the same kind."""
+        """Return a column whose missing values are filled from another column of the same kind.
+
+        The column has the categories of the other column if its own lack one of the values.
+        """
         gaps = self.gaps
         if gaps.all():  # the type of a column without values is unknown
             return other
         values = self.values.copy()
         values[gaps] = other.values[gaps]
-        return RawColumn(self.name, self.type, values, self.dtype, self.categories, self.ordered)
+        all_known = self.type != "category" or {*values[gaps].tolist()} <= {*self.categories}
+        categories = self.categories if all_known else other.categories
+        return RawColumn(self.name, self.type, values, self.dtype, categories, self.ordered)
 
 
 def check_numbers(column: RawColumn) -> None:

@@ -140,7 +140,9 @@ def _to_pandas(column: RawColumn, index: Any) -> Any:
 
     gaps, dtype = column.gaps, column.dtype
     if column.type == "category":
-        values = pandas.Categorical(column.values, categories=list(column.categories), ordered=column.ordered)
+        known = {value: code for code, value in enumerate(column.categories)}
+        codes = [-1 if gap else known[value] for value, gap in zip(column.values.tolist(), gaps, strict=True)]
+        values = pandas.Categorical.from_codes(codes, categories=list(column.categories), ordered=column.ordered)
         return pandas.Series(values, index=index)
     if column.type in ("bool", "int"):
         convert = bool if column.type == "bool" else int
