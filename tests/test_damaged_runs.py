@@ -134,10 +134,11 @@ def test_files_that_are_missing_are_made_again(runs, tmp_path, name):
         assert (folder / name).read_bytes() == (runs.one / name).read_bytes()
 
 
-def test_a_checkpoint_of_other_shapes(runs, tmp_path):
+@pytest.mark.parametrize("change", [lambda weights: {"machine.weights.0": weights.T.contiguous()}, lambda weights: {}])
+def test_a_checkpoint_of_other_shapes(runs, tmp_path, change):
     folder = runs.copy(tmp_path / "run")
     epoch, tensors, values = RunFolder(folder).last_checkpoint()
-    tensors["machine.weights.0"] = tensors["machine.weights.0"].T.contiguous()
+    tensors |= change(tensors.pop("machine.weights.0"))
     with RunFolder(folder) as run:
         run.checkpoint(epoch, tensors, values)
     with pytest.raises(RunError, match="the checkpoint does not match"):
