@@ -22,8 +22,6 @@ from tapmachine.data.formats import read_file, read_folder
 from tapmachine.data.rows import LazyRows
 from tapmachine.data.text import COMPLETE_ROWS, TextLayout
 
-__all__ = ["NAMED", "DataError", "DataSet", "as_rows", "digit_labels", "mnist_labels", "read"]
-
 Array = np.ndarray[Any, Any]
 
 NAMED = ("digits", "mnist", "mnist-test")
@@ -186,10 +184,9 @@ def _as_floats(rows: Array) -> Array:
 
 
 def _check_array(array: Any, name: str) -> None:
-    if array.dtype.kind in "SU":
-        raise DataError(f"{name}: the values are {array.dtype.name}; expected numbers (encode text as 0, 1, 2, …)")
     if array.dtype.kind not in "biuf":
-        raise DataError(f"{name}: the values are {array.dtype.name}; expected numbers")
+        remedy = " (encode text as 0, 1, 2, …)" if array.dtype.kind in "SU" else ""
+        raise DataError(f"{name}: the values are {array.dtype.name}; expected numbers{remedy}")
     if array.ndim < 2:
         raise DataError(f"{name}: the shape is {array.shape}; expected at least two dimensions, with rows first")
     if 0 in array.shape:

@@ -66,70 +66,58 @@ def from_csv(
     separator, numbered = _cells(content, path, gaps)
     table = [cells for _, cells in numbered]
     names = tuple(table[0]) if _is_header(table, gaps) else None
-    n_index = 0 if names is None else _index_width(names)
-    try:
-        lines = [line for line, _ in numbered[1:]]
-        columns = None if names is None else _text_table(table[1:], names, n_index, lines, as_table, texts)
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from None
-    if names is not None and columns:
-        cells_of_index = tuple(tuple(cells[:n_index]) for cells in table[1:]) if n_index else ()
-        return columns, TextLayout(separator, names, cells_of_index)
-    rows, index = [], []
-    for line_number, cells in numbered[0 if names is None else 1 :]:
+    # Unnamed leading columns are those to which pandas and R write row names.
+    n_index = next((width for width, name in enumerate(names or ()) if not UNNAMED.fullmatch(name)), 0)
+    for line_number, cells in numbered:
         if len(cells) != len(table[0]):
             raise DataError(f"{path}: line {line_number} has {len(cells)} columns, but the first has {len(table[0])}")
+    below = numbered[0 if names is None else 1 :]
+    layout = TextLayout(separator, names, tuple(tuple(cells[:n_index]) for _, cells in below) if n_index else ())
+    columns = [] if names is None else _text_table(below, layout, path, as_table, texts)
+    if columns:
+        return columns, layout
+    rows = []
+    for line_number, cells in below:
         values = [float("nan") if gaps and not cell else _parsed(cell) for cell in cells[n_index:]]
         if None in values:
             column = n_index + values.index(None)
             place = f"{path}: line {line_number}, column {column + 1}{f' ({names[column]})' if names else ''}"
             raise DataError(f"{place} {_complaint(cells[column], separator)}")
         rows.append(values)
-        index.append(tuple(cells[:n_index]))
-    return np.array(rows, np.float64), TextLayout(separator, names, tuple(index) if n_index else ())
+    return np.array(rows, np.float64), layout
 
 
 def _text_table(
-    table: Sequence[Sequence[str]],
-    names: Sequence[str],
-    n_index: int,
-    lines: Sequence[int],
-    as_table: bool,
-    texts: Collection[str],
-) -> list[RawColumn] | None:
-    """Return the columns of a table, or None if no column contains text and `as_table` is False.
+    below: Sequence[tuple[int, Sequence[str]]], layout: TextLayout, path: Path, as_table: bool, texts: Collection[str]
+) -> list[RawColumn]:
+    """Return the columns below a header, or an empty list if none of them contains text and `as_table` is False.
 
     Raises:
-        ValueError: If a column contains both text and numbers.
+        DataError: If a column contains both text and numbers.
     """
-    if any(len(cells) != len(names) for cells in table):
-        return None
     columns, has_text, mixed = [], as_table, ""
-    for place in range(n_index, len(names)):
-        cells = [None if row[place] in GAPS else row[place] for row in table]
+    for place, name in enumerate(layout.names or ()):
+        if place < layout.n_index:
+            continue
+        cells = [None if row[place] in GAPS else row[place] for _, row in below]
         seen = [cell for cell in cells if cell is not None]
         numbers = [cell for cell in seen if _parsed(cell) is not None]
-        if seen and {*seen} <= TRUTH.keys() and names[place] not in texts:
+        if seen and {*seen} <= TRUTH.keys() and name not in texts:
             has_text = True
-            columns.append(
-                RawColumn.of(names[place], [None if cell is None else TRUTH[cell] for cell in cells], "bool")
-            )
-        elif seen and (not numbers or names[place] in texts):
+            columns.append(RawColumn.of(name, [None if cell is None else TRUTH[cell] for cell in cells], "bool"))
+        elif seen and (not numbers or name in texts):
             has_text = has_text or len(seen) >= MIN_TEXT_CELLS
-            columns.append(RawColumn.of(names[place], cells, "text"))
+            columns.append(RawColumn.of(name, cells, "text"))
         elif len(numbers) < len(seen):
             row = next(row for row, cell in enumerate(cells) if cell is not None and _parsed(cell) is None)
-            mixed = (
-                mixed
-                or f"line {lines[row]}, column {place + 1} ({names[place]}) is {cells[row]!r} in a column of numbers"
-            )
+            mixed = mixed or f"line {below[row][0]}, column {place + 1} ({name}) is {cells[row]!r}"
         else:
             kind = "int" if seen and all(WHOLE.fullmatch(cell) for cell in seen) else "float"
             values = np.array([math.nan if cell is None else float(cell) for cell in cells])
-            columns.append(RawColumn(names[place], kind, values, kind))
+            columns.append(RawColumn(name, kind, values, kind))
     if has_text and mixed:
-        raise ValueError(f"{mixed}; convert the column to one type")
-    return columns if has_text and not mixed else None
+        raise DataError(f"{path}: {mixed} in a column of numbers; convert the column to one type")
+    return columns if has_text else []
 
 
 def columns_as_cells(columns: Sequence[RawColumn]) -> list[list[str]]:
@@ -178,11 +166,6 @@ def _is_header(table: Sequence[Sequence[str]], gaps: bool) -> bool:
         return all(row and row[0] for row in table[1:])  # otherwise the first column may have missing values
     named = [cell for cell in first if cell or not gaps]  # a row of missing values is not a header
     return bool(named) and all(_parsed(cell) is None for cell in named)
-
-
-def _index_width(names: Sequence[str]) -> int:
-    """Return the number of leading unnamed columns, to which pandas and R write row names."""
-    return next((width for width, name in enumerate(names) if not UNNAMED.fullmatch(name)), 0)
 
 
 def _complaint(cell: str, separator: str) -> str:

@@ -1,7 +1,6 @@
 """Machines with clamped units or with evidence; they share the parameters of the unconditioned machine."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -41,9 +40,7 @@ def clamp(
         >>> solve(seen).moments[0].mean.round(decimals=2)
         tensor([[1.0000, 0.0000, 0.5000]])
     """
-    units = _layer(machine, layer)
-    with _naming(layer):
-        return _replace(machine, layer, Clamped(units, x, mask, validate))
+    return _replace(machine, layer, lambda units: Clamped(units, x, mask, validate))
 
 
 def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> BoltzmannMachine:
@@ -68,9 +65,7 @@ def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> Bolt
         >>> solve(noisy).moments[0].mean.round(decimals=2)
         tensor([[0.8800, 0.1200, 0.5000]])
     """
-    units = _layer(machine, layer)
-    with _naming(layer):
-        return _replace(machine, layer, Tilted(units, evidence))
+    return _replace(machine, layer, lambda units: Tilted(units, evidence))
 
 
 def hidden_machine(machine: BoltzmannMachine, x: Tensor, validate: bool = True) -> BoltzmannMachine:
@@ -99,8 +94,10 @@ def hidden_machine(machine: BoltzmannMachine, x: Tensor, validate: bool = True) 
             "use machine.conditional(1, [x, None])"
         )
     visible, first, *others = machine.layers
-    with _naming(0):
+    try:
         x = visible.check_states(x, validate)
+    except ValueError as error:
+        raise ValueError(f"layer 0: {error}") from None
     tilted = Tilted(first, Tilt(machine.field_from_below(1, x), 0.0), validate=False)
     return BoltzmannMachine([tilted, *others], list(machine.weights)[1:])
 
@@ -124,22 +121,14 @@ def is_clamped(machine: BoltzmannMachine) -> bool:
     return any(isinstance(part, Clamped) for layer in machine.layers for part in layer.modules())
 
 
-def _layer(machine: BoltzmannMachine, layer: int) -> Units:
-    return machine.layers[check_count("layer", layer, 0, len(machine.layers) - 1)]
-
-
-@contextmanager
-def _naming(layer: int) -> Iterator[None]:
-    """Context manager that adds the index of the layer to error messages."""
+def _replace(machine: BoltzmannMachine, layer: int, make: Callable[[Units], Units]) -> BoltzmannMachine:
+    """Return a machine in which a layer is replaced by `make(layer)`."""
+    layers = list(machine.layers)
+    units = layers[check_count("layer", layer, 0, len(layers) - 1)]
     try:
-        yield
+        layers[layer] = make(units)
     except ValueError as error:
         raise ValueError(f"layer {layer}: {error}") from None
-
-
-def _replace(machine: BoltzmannMachine, layer: int, units: Units) -> BoltzmannMachine:
-    layers = list(machine.layers)
-    layers[layer] = units
     conditioned = machine.with_layers(layers)
     if conditioned.n_rows == 0:  # also raises here if two layers have different numbers of rows
         raise ValueError("evidence has no rows; expected at least one")

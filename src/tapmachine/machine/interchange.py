@@ -50,7 +50,8 @@ def read_rbms(path: str | Path, update: int | None = None) -> BoltzmannMachine:
         raise FileError(f"{path}: file not found")
     try:
         with h5py.File(path, "r") as file:
-            updates = _updates(file)
+            matches = (re.fullmatch(r"update_(\d+)", name) for name in file)
+            updates = sorted(int(match[1]) for match in matches if match)
             if not updates:
                 raise FileError(f"{path}: contains no update_N group; expected a file written by rbms")
             update = max(updates) if update is None else update
@@ -177,11 +178,6 @@ def _binary_hidden(source: str, weights: Any, visible: Any, hidden: Any) -> Bolt
         raise FileError(f"{source}: contains non-finite values")
     below: Binary | Categorical = Binary(len(v), v) if v.dim() == 1 else Categorical(len(v), v.shape[1], v)
     return rbm(below, Binary(len(h), h), w.flatten(0, -2))
-
-
-def _updates(file: Any) -> list[int]:
-    matches = (re.fullmatch(r"update_(\d+)", name) for name in file)
-    return sorted(int(match[1]) for match in matches if match)
 
 
 def _h5py() -> Any:
