@@ -480,7 +480,7 @@ def test_the_command_line(tmp_path):
         assert invoke(*arguments).exit_code == 0
         assert np.load(samples).shape == (5, 16)
     refused = invoke("sample", run, "--from", "nowhere", "--out", samples)
-    assert "expected data or solutions" in str(refused.exception)
+    assert "expected one of data, solutions" in str(refused.exception)
     assert invoke("denoise", run, samples, "--channel", "bsc", "--p", "0.1", "--out", tmp_path / "c.npy").exit_code == 0
     assert invoke("evaluate", run).exit_code == 0
     assert invoke("landscape", run, "--starts", "10").exit_code == 0

@@ -131,8 +131,9 @@ class Settings(Hyperparameters, MachineOptions):
 
     def with_absolute_paths(self) -> "Settings":
         """Return settings with absolute paths of data files, so that training can be resumed from any directory."""
-        paths: dict[str, Any] = {"data": self.data, "validation": self.validation, "weights": self.weights}
-        return replace(self, **{name: _absolute(path) for name, path in paths.items() if isinstance(path, str)})
+        paths = {"data": self.data, "validation": self.validation, "weights": self.weights}
+        absolute: dict[str, Any] = {name: _absolute(path) for name, path in paths.items() if isinstance(path, str)}
+        return replace(self, **absolute)
 
     def as_json(self) -> dict[str, Any]:
         """Convert the settings to JSON values for a run directory."""

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -101,6 +101,9 @@ Data = Annotated[
         help="Data set, in any format that train accepts (default: the run's data). Required for a machine file.",
         show_default=False,
     ),
+]
+TableFile = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Output file: .csv, .tsv or .parquet (default: standard output).")
 ]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.")]
@@ -237,6 +240,12 @@ def check_targets(*targets: tuple[Path | None, tuple[str, ...]]) -> None:
     paths = [path.absolute() for path, _ in given]
     if len(set(paths)) < len(paths):
         raise ValueError("two output options have the same path; choose different files")
+
+
+def check_word(option: str, word: str | None, words: Iterable[str]) -> None:
+    """Raise a ValueError if the value of an option is not one of the known words."""
+    if word is not None and word not in words:
+        raise ValueError(f"--{option} is {word!r}; expected one of {', '.join(words)}")
 
 
 def open_session(run: Path, device: str = "cpu") -> "Session":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Data, Device, Quiet, Run, command, speaker
+from tapmachine.apps.cli.common import Data, Device, Quiet, Run, check_word, command, speaker
 from tapmachine.data.declarations import from_text
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def landscape(
     from tapmachine.runs.session import Session
     from tapmachine.solver.validity import check_mean_field
 
-    if start_from not in STARTS:
-        raise ValueError(f"--from is {start_from!r}; expected one of {', '.join(STARTS)}")
+    check_word("from", start_from, STARTS)
     chosen = from_text("--epochs", epochs, tuple[int, ...])
     out = out or (run / "landscape" if run.is_dir() else run.with_name(f"{run.stem}-landscape"))
     say = (lambda line: None) if quiet else (lambda line: print(line, flush=True))

@@ -15,6 +15,7 @@ from tapmachine.apps.cli.common import (
     Run,
     Seed,
     check_targets,
+    check_word,
     command,
     default_target,
     make_model,
@@ -140,8 +141,7 @@ def denoise(
 
     The output contains posterior means.
     """
-    if channel is not None and channel not in CHANNELS:
-        raise ValueError(f"--channel is {channel!r}; expected one of {', '.join(CHANNELS)}")
+    check_word("channel", channel, CHANNELS)
     results = Results(out or default_target("denoised", noisy), std, picture, rounded)
     session = results.open(run, device)
     units = session.machine.layers[0]

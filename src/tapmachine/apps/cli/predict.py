@@ -1,11 +1,20 @@
 """Command `tapmachine predict`, which predicts a column of a table."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import TABLES, Device, Quiet, Run, check_targets, command, open_session, speaker
+from tapmachine.apps.cli.common import (
+    TABLES,
+    Device,
+    Quiet,
+    Run,
+    TableFile,
+    check_targets,
+    command,
+    open_session,
+    speaker,
+)
 
 ROWS_AT_A_TIME = 4096
 
@@ -15,9 +24,7 @@ def predict(
     run: Run,
     data: Annotated[str, typer.Argument(help="Rows with the other columns, possibly with NaN.", show_default=False)],
     column: Annotated[str, typer.Option(help="Name of the column to predict.", show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Output file: .csv, .tsv or .parquet (default: standard output).")
-    ] = None,
+    out: TableFile = None,
     interval: Annotated[float, typer.Option(help="Coverage probability of the intervals.")] = 0.9,
     device: Device = "auto",
     quiet: Quiet = False,

@@ -10,6 +10,7 @@ from tapmachine.apps.cli.common import (
     Device,
     Quiet,
     Run,
+    check_word,
     command,
     default_target,
     make_model,
@@ -20,6 +21,7 @@ from tapmachine.apps.cli.common import (
 from tapmachine.apps.cli.posterior import (
     Deviations,
     Examples,
+    Out,
     PictureFile,
     Results,
     Rounded,
@@ -70,15 +72,7 @@ def recover(
             "the matrix.",
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Output file: .npy, .csv, .tsv or .parquet (default: recovered.npy, or recovered.csv for text input).",
-            show_default=False,
-        ),
-    ] = None,
+    out: Out = None,
     std: Deviations = None,
     rounded: Rounded = False,
     examples: Examples = True,
@@ -99,10 +93,8 @@ def recover(
     from tapmachine.runs.data import named
     from tapmachine.tables.output import save_rows
 
-    if kind not in MEASUREMENTS:
-        raise ValueError(f"--kind is {kind!r}; expected one of {', '.join(MEASUREMENTS)}")
-    if engine is not None and engine not in ENGINES:
-        raise ValueError(f"--engine is {engine!r}; expected one of {', '.join(ENGINES)}")
+    check_word("kind", kind, MEASUREMENTS)
+    check_word("engine", engine, ENGINES)
     results = Results(out or default_target("recovered", y), std, picture, rounded)
     session = results.open(run, device)
     machine, measured = session.machine, _read(y)

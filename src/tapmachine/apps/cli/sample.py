@@ -11,6 +11,7 @@ from tapmachine.apps.cli.common import (
     Quiet,
     Run,
     Seed,
+    check_word,
     command,
     open_session,
     speaker,
@@ -71,8 +72,7 @@ def sample(
     from tapmachine.tables.cells import draw
     from tapmachine.tables.output import save_rows
 
-    if start_from not in ("data", "solutions"):
-        raise ValueError(f"--from is {start_from!r}; expected data or solutions")
+    check_word("from", start_from, ("data", "solutions"))
     if given is not None and start_from != "data":
         raise ValueError("--given cannot be combined with --from solutions")
     if out.suffix not in SUFFIXES or out.is_dir():
@@ -96,11 +96,8 @@ def sample(
         speaker(quiet)(f"starting points of the chains: {found}")
         drawn = gibbs(machine, sample_solutions(machine, found, generator)[0], n_sweeps, generator)[0]
     else:
-        row = (
-            None
-            if given is None
-            else codec.given(_pairs(given, codec.names is not None), machine.layers[0].n).to(machine.device)
-        )
+        pairs = {} if given is None else _pairs(given, codec.names is not None)
+        row = codec.given(pairs, machine.layers[0].n).to(machine.device) if pairs else None
         drawn = draw(machine, count, starts, n_sweeps, generator, row)
     drawn = machine.layers[0].to_data(drawn).cpu()
     save_rows(out, drawn, TextLayout(names=names), codec.schema)

@@ -12,6 +12,7 @@ from tapmachine.apps.cli.common import (
     Device,
     Quiet,
     Run,
+    TableFile,
     check_targets,
     command,
     open_session,
@@ -32,9 +33,7 @@ ROWS_AT_A_TIME = 4096
 def score(
     run: Run,
     data: Annotated[str, typer.Argument(help="Rows to score. NaN marks missing values.", show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Output file: .csv, .tsv or .parquet (default: standard output).")
-    ] = None,
+    out: TableFile = None,
     top: Annotated[int, typer.Option(min=0, help="Number of most surprising columns to list per row.")] = 3,
     units: Annotated[
         Path | None,
