@@ -352,7 +352,6 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
     ("call", "message"),
     [
         (lambda: pretrain(rbm(Binary(16), Binary(4)), bars()), "at least two hidden layers"),
-        (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), epochs=-1), "epochs is -1"),
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars()[:, :3]), "expected a shape ending in"),
         (
             lambda: pretrain(deep := dbm([Binary(16), Binary(4), Binary(2)]), bars(), optimizer=momentum_sgd(deep)),
