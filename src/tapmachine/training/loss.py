@@ -29,7 +29,8 @@ class Objective(ABC):
 
     Attributes:
         can_be_captured: Whether a step can be captured as a CUDA graph.
-        gains_by_compilation: Whether compiling a step pays off in long training runs.
+        gains_by_compilation: Whether the loss can be compiled, which pays off in long training runs. Compilers cannot
+            trace draws from a generator.
         has_many_sweeps: Whether to compile only the sweeps. The compiler unrolls the loop over the sweeps, so that
             compiling the whole step would take minutes.
         is_split: Whether each of several processes computes only its share of F.

@@ -63,7 +63,7 @@ class Step:
         batch_size: Number of rows per batch.
         generator: Random number generator for all draws, on the machine's device.
         options: Options with an objective and an optimizer. With `compile`, the step is compiled, except for the
-            optimizer.
+            optimizer, and except for the loss of objectives that draw samples, which no compiler can trace.
     """
 
     def __init__(
@@ -89,7 +89,8 @@ class Step:
                 f"batches of {batch_size} rows cannot be divided among {self.world.size} processes; use fewer processes"
             )
         self.compile_sweeps = bool(compile) and objective.has_many_sweeps
-        self.loss = compiled(objective.loss) if compile and not self.compile_sweeps else objective.loss
+        in_one_graph = objective.gains_by_compilation and not self.compile_sweeps
+        self.loss = compiled(objective.loss) if compile and in_one_graph else objective.loss
         self._before = compiled(self._before_the_update) if compile else self._before_the_update
         self._after = compiled(self._after_the_update) if compile else self._after_the_update
         for units in machine.layers:  # cached now, because a compiled or captured step cannot read values
