@@ -123,6 +123,14 @@ def test_what_is_no_count_is_refused(call, value):
         call(value)
 
 
+@pytest.mark.parametrize(("owner", "name", "call"), CALLS, ids=[f"{a}-{b}" for a, b, _ in CALLS])
+def test_zero_is_refused_where_it_makes_no_sense(owner, name, call):
+    if name in ("epochs", "pretrain", "pretrain_epochs", "n_starts", "layer") or owner == "gibbs":
+        return
+    with pytest.raises(ValueError, match=r"is 0\b|is \d, |expected"):
+        call(0)
+
+
 @pytest.mark.parametrize(
     "call",
     [
