@@ -65,15 +65,6 @@ class RawColumn:
             return np.isnan(self.values)
         return np.array([value is None for value in self.values], bool)
 
-    def in_place_of(self, other: "RawColumn") -> "RawColumn":
-        """Return another column with its values replaced by the known values of this column, if the types agree."""
-        gaps = self.gaps
-        if gaps.all() or (self.type in NUMBERS) != (other.type in NUMBERS):
-            return other
-        values = other.values.copy()
-        values[~gaps] = self.values[~gaps]
-        return RawColumn(other.name, other.type, values, other.dtype, other.categories, other.ordered)
-
     def filled_from(self, other: "RawColumn") -> "RawColumn":
         """Return a column whose missing values are filled from another column of the same kind.
 

@@ -42,7 +42,7 @@ def save_rows(
         return
     if schema is not None:
         by_name = {column.name: column for column in (() if observed is None else observed.columns)}
-        columns = [by_name[c.name].in_place_of(c) if c.name in by_name else c for c in schema.decode(array)]
+        columns = [by_name[c.name].filled_from(c) if c.name in by_name else c for c in schema.decode(array)]
         save_columns(path, columns, layout)
         return
     known = np.full((0, 0), np.nan) if observed is None else np.asarray(observed.rows)

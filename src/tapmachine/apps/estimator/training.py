@@ -1,11 +1,10 @@
 """Training of the estimator: its parameters as settings, new machines, and further passes over the data."""
 
-import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import torch
 from scipy.sparse import issparse
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from tapmachine.accelerator.distributed import pick_device
 from tapmachine.apps.estimator.input import checked, lazy_rows, states, weighted
-from tapmachine.data.declarations import kinds
+from tapmachine.data.checks import check_count
 from tapmachine.data.rows import Rows, has_gaps, spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.registry import make_objective
@@ -78,25 +77,14 @@ def settings_of(model: Any, epochs: Any, **others: Any) -> Settings:
     values |= {"epochs": epochs, "columns": None}  # the kinds of columns are in the codec
     values["visible"] = "auto" if callable(model.visible) else model.visible  # custom units are passed on as they are
     values["objective"] = "default" if isinstance(model.objective, Objective) else model.objective
-    for name, hint in get_type_hints(Settings).items():
-        if int in kinds(hint) and values.get(name) is not None:
-            values[name] = _integer(name, values[name])
     layers = model.n_hidden if isinstance(model.n_hidden, tuple | list) else (model.n_hidden,)
-    values["hidden"] = tuple(_integer("n_hidden", size) for size in layers)
+    values["hidden"] = tuple(check_count("n_hidden", size) for size in layers)
+    if model.pretrain is not None:
+        values["pretrain"] = check_count("pretrain", model.pretrain, 0)
     values["interval"] = None if model.interval is None else tuple(float(end) for end in model.interval)
     if "seed" not in others:
         values["seed"] = int(check_random_state(model.random_state).randint(2**31 - 1))
     return Settings("given", **values | others)
-
-
-def _integer(name: str, value: Any) -> int:
-    """Convert a Python or NumPy integer to int. Raises ValueError for other types."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} is {value!r}; expected an integer") from None
 
 
 def new_codec(model: Any, X: Any) -> Codec:
