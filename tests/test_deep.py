@@ -474,16 +474,11 @@ def test_the_command_line(tmp_path):
     assert "epoch 2/5  layer 1 alone" in done.output
     assert "epochs: 5 of 5" in invoke("info", run).output
     samples = tmp_path / "s.npy"
-    for start in ("data", "solutions"):
-        arguments = ("sample", run, "--from", start, "--count", 5, "--n-sweeps", 3, "--out", samples)
-        assert invoke(*arguments).exit_code == 0
-        assert np.load(samples).shape == (5, 16)
-    refused = invoke("sample", run, "--from", "nowhere", "--out", samples)
-    assert "expected one of data, solutions" in str(refused.exception)
+    assert invoke("sample", run, "--count", 5, "--n-sweeps", 3, "--out", samples).exit_code == 0
+    assert np.load(samples).shape == (5, 16)
     assert invoke("denoise", run, samples, "--channel", "bsc", "--p", "0.1", "--out", tmp_path / "c.npy").exit_code == 0
     assert invoke("evaluate", run).exit_code == 0
     assert invoke("landscape", run, "--starts", "10").exit_code == 0
-    assert (tmp_path / "run/landscape/receptive_fields_2.png").exists()
     assert invoke("report", run, "--starts", "10").exit_code == 0
     assert "of layer 2, projected through the layers below" in (tmp_path / "run/report.html").read_text()
     wrong = invoke("train", tmp_path / "x.npy", "--hidden", "8", "--pretrain", "2", "--out", tmp_path / "other")

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tapmachine.analysis.landscape.figures import free_energies, map_thumbnails, solution_map, tree
+from tapmachine.analysis.landscape.figures import free_energies, map_thumbnails, solution_map
 from tapmachine.display import charts
 from tapmachine.display.figures import COLORS, figure_style, new_figure, styled, svg
 from tapmachine.display.images import image_grid, image_strips
-from tapmachine.landscape import SolutionTree
 
 
 def axes():
@@ -82,19 +81,6 @@ def test_thumbnails_cover_no_points():
     assert all(a[1] <= b[0] or b[1] <= a[0] or a[2] != b[2] for a, b in combinations(boxes, 2)), "they overlap"
     connected = {tuple(line.get_xydata()[-1]) for line in ax.lines}
     assert connected <= {tuple(point) for point in points.double().tolist()}
-
-
-def test_a_tree_has_a_line_per_branch_and_a_name_per_leaf():
-    parents = [torch.tensor([0, 0]), torch.tensor([1, 0, 1])]
-    basin = torch.tensor([0, 0, 0, 1, 2, 2])
-    drawn, ax = SolutionTree([1, 4, 9], parents, torch.tensor([3, 1, 2]), basin, [0] * 3), axes()
-    branches = drawn.branches()
-    leaves = [branch.leaf for branch in branches if branch.leaf >= 0]
-    assert leaves == [1, 0, 2]  # children of one parent are neighbors
-    assert [branch.height for branch in branches if branch.leaf >= 0] == [0, 1, 2]
-    tree(ax, drawn)
-    assert len(ax.lines) == len(branches) == 5
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["1 start", "3 starts", "2 starts"]
 
 
 # ----- charts, as parts of a page

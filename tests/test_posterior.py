@@ -768,7 +768,7 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
     assert mcc(truth, torch.from_numpy(np.load(out)).double()) > mcc(truth, torch.from_numpy(noisy))
     assert np.load(std).max() <= 0.5
     assert picture.stat().st_size > 1000
-    result = invoke("denoise", run, tmp_path / "noisy.npy", "-o", out, "--rounded", "--no-examples")
+    result = invoke("denoise", run, tmp_path / "noisy.npy", "-o", out, "--rounded")
     assert set(np.unique(np.load(out))) == {0.0, 1.0}
     found = float(result.stdout.split("p=")[1].split(", estimated)")[0])
     assert abs(found - 0.2) < 0.08  # seven standard errors of 2,560 bits, and the machine is not the data's

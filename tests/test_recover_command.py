@@ -64,7 +64,7 @@ def test_signs(run, files):
     matrix = np.random.default_rng(2).normal(size=(60, 16))
     np.save("F.npy", matrix)
     np.save("y.npy", np.sign(X @ matrix.T))
-    line, mean = recovered(run, "y.npy", "--matrix", "F.npy", "--kind", "sign", "--no-examples")
+    line, mean = recovered(run, "y.npy", "--matrix", "F.npy", "--kind", "sign")
     assert "60 sign measurements each (noise 0; engine ep)" in line
     assert (mean.round() == X).mean() > 0.95
 
@@ -86,7 +86,7 @@ def test_other_kinds_and_a_bias(run, files):
     matrix = 100 * np.abs(F)
     np.save("F.npy", matrix)
     np.save("y.npy", np.random.default_rng(3).poisson(X @ matrix.T + 1))
-    options = ("--kind", "counts", "--bias", 1, "--engine", "ep", "--no-examples", "--rounded")
+    options = ("--kind", "counts", "--bias", 1, "--engine", "ep", "--rounded")
     line, states = recovered(run, "y.npy", "--matrix", "F.npy", *options)
     assert "10 count measurements each (engine ep)" in line
     assert (states == X).mean() > 0.9

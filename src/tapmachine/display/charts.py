@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from tapmachine.display.figures import COLORS
 
@@ -99,16 +97,6 @@ def matrix(ax: "Axes", values: Array, rows: Sequence[str], columns: Sequence[str
         for (row, column), value in np.ndenumerate(values):
             if not np.isnan(value):
                 ax.text(column, row, f"{100 * value:.0f}".replace("-", "−"), ha="center", va="center", fontsize=8)
-
-
-def heat_map(ax: "Axes", rows: Tensor) -> None:
-    """Draw a matrix as a heat map with a color bar, for rows that are not images."""
-    values = torch.as_tensor(rows).detach().flatten(1).cpu().numpy()
-    largest = abs(values).max()
-    signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest} if (values < 0).any() else {"cmap": "viridis"}
-    image = ax.imshow(values, aspect="auto", interpolation="nearest", **signed)
-    ax.set_xlabel("visible unit")
-    ax.figure.colorbar(image, ax=ax)
 
 
 def _cut(name: str) -> str:

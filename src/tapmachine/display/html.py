@@ -21,6 +21,11 @@ def number(value: object, digits: int = 3) -> str:
     return f"{value:.{digits}f}".replace("-", "−") if isinstance(value, float) else escape(value)
 
 
+def plural(count: int, word: str = "solution") -> str:
+    """Return the word in the singular or plural, depending on the count."""
+    return word if count == 1 else f"{word}s"
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], name: str = "numbers", digits: int = 3) -> str:
     """Return an HTML table with row headers in the first column and formatted numbers in the others."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)

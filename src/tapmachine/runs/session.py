@@ -1,6 +1,6 @@
 """Run directories and machine files that are opened for use. Each file is read once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,14 @@ class Session:
         if data.digest != self.description.get("sha256"):
             raise RunError(f"{self.settings.data}: the data have changed since {self.path} was trained")
         return data.in_memory(gaps)
+
+    def example_rows(self, say: Callable[[str], None]) -> Tensor | None:
+        """Return the training rows on the device of the machine, or None, with a message, if they cannot be read."""
+        try:
+            return self.training_data().train.to(self.machine.device)
+        except ValueError as error:
+            say(f"{error}; continuing without training rows")
+            return None
 
     def read(
         self, source: str, states: bool = True, values: bool = True, optional: Sequence[str] = ()

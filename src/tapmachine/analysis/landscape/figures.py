@@ -1,4 +1,4 @@
-"""Figures of a landscape, each drawn on Matplotlib axes: free energies by epoch, maps and trees of solutions."""
+"""Figures of a landscape, each drawn on Matplotlib axes: free energies by epoch, and maps of solutions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tapmachine.analysis.landscape.tree import SolutionTree
 from tapmachine.display.figures import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MANY = 500  # number of points above which markers are smaller
-NAMED_LEAVES = 40  # maximum number of leaves for which names are drawn
 
 
 def free_energies(ax: "Axes", epochs: Sequence[int], values: Sequence[Tensor], legend: bool = True) -> None:
@@ -133,29 +131,3 @@ def _far_apart(points: Tensor, count: int) -> list[int]:
         chosen.append(int(nearest.argmax()))
         nearest = torch.minimum(nearest, (points - points[chosen[-1]]).norm(dim=1))
     return chosen
-
-
-def tree(ax: "Axes", solution_tree: SolutionTree) -> None:
-    """Draw the tree of solutions, which merge from the last epoch (right) to the first epoch (left).
-
-    Args:
-        ax: Axes to draw on.
-        solution_tree: Tree whose leaves are drawn. Line widths show the number of starts.
-    """
-    branches = solution_tree.branches()
-    for branch in branches:
-        origin = branches[branch.parent] if branch.parent >= 0 else branch._replace(epoch=solution_tree.epochs[0])
-        width = 0.7 + 4 * (int(branch.starts.sum()) / max(1, len(branch.starts))) ** 0.5
-        x, y = [origin.epoch, origin.epoch, branch.epoch], [origin.height, branch.height, branch.height]
-        ax.plot(x, y, color="0.4", lw=width, solid_joinstyle="miter")
-    if solution_tree.epochs[0] > 0:
-        ax.set_xscale("log")  # most splits occur early
-        epochs = solution_tree.epochs
-        ticks = sorted({epochs[0], epochs[len(epochs) // 2], epochs[-1]})
-        ax.set_xticks(ticks, [str(epoch) for epoch in ticks])
-        ax.set_xticks([], minor=True)
-    ax.yaxis.tick_right()  # the leaves are on the right
-    leaves = [branch for branch in branches if branch.leaf >= 0]
-    names = [f"{int(branch.starts.sum())} start{'' if int(branch.starts.sum()) == 1 else 's'}" for branch in leaves]
-    ax.set_yticks([branch.height for branch in leaves] if len(leaves) <= NAMED_LEAVES else [], names)
-    ax.set_xlabel("epoch")

@@ -14,7 +14,7 @@ COMMANDS = {  # the module of each command, in the order of --help
     "denoise": "posterior",
     "impute": "posterior",
     "predict": "predict",
-    "recover": "recover",
+    "recover": "posterior",
     "score": "score",
     "landscape": "landscape",
     "report": "report",

@@ -5,18 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Data, Device, Quiet, Run, check_word, command, speaker
+from tapmachine.apps.cli.common import Data, Device, Quiet, Run, command
 from tapmachine.data.declarations import from_text
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tapmachine.analysis.landscape.tracking import Snapshot
-    from tapmachine.machine import BoltzmannMachine
-    from tapmachine.solver.starts import StartingPoint
 
-STARTS = ("data", "noisy", "random")
-NOISE = 0.1  # fraction of the values that are replaced in noisy starting points
 LINE = "{:>8}{:>11}{:>9}{:>15}{:>12}{:>12}"
 HEADER = LINE.format("epoch", "solutions", "stable", "not converged", "mean F", "lowest F")
 
@@ -24,15 +18,10 @@ HEADER = LINE.format("epoch", "solutions", "stable", "not converged", "mean F", 
 @command("tapmachine landscape runs/d --starts 1000")
 def landscape(
     run: Run,
-    starts: Annotated[int, typer.Option(min=1, help="Maximum number of starting points.")] = 1000,
-    start_from: Annotated[
-        str,
-        typer.Option("--from", help="Starting points: data, noisy (data with 10 % of the values replaced), or random."),
-    ] = "data",
+    starts: Annotated[int, typer.Option(min=1, help="Maximum number of data rows used as starting points.")] = 1000,
     epochs: Annotated[
         str | None, typer.Option(help="Epochs to analyze, such as 1,5,20 (default: all kept machines).")
     ] = None,
-    same: Annotated[float, typer.Option(help="RMS distance below which two solutions count as one.")] = 1e-3,
     data: Data = None,
     out: Annotated[
         Path | None,
@@ -45,20 +34,19 @@ def landscape(
 ) -> None:
     """Find the TAP solutions of a run's machine at each kept epoch.
 
-    The output directory contains tables, figures and the tree of solutions.
+    The output directory contains tables and the tree of solutions. For
+    figures, use tapmachine report.
     """
     from tapmachine.accelerator.distributed import leads, pick_device, together
     from tapmachine.analysis.landscape import diagnose, track_landscape
     from tapmachine.analysis.landscape.embedding import embed_over_starts
     from tapmachine.analysis.landscape.output import landscape_files
-    from tapmachine.analysis.receptive import rank_all_fields
     from tapmachine.machine.checks import check_rows
     from tapmachine.machine.files import write_atomically
     from tapmachine.runs.data import named
     from tapmachine.runs.session import Session
     from tapmachine.solver.validity import check_mean_field
 
-    check_word("from", start_from, STARTS)
     chosen = from_text("--epochs", epochs, tuple[int, ...])
     out = out or (run / "landscape" if run.is_dir() else run.with_name(f"{run.stem}-landscape"))
     say = (lambda line: None) if quiet else (lambda line: print(line, flush=True))
@@ -73,33 +61,20 @@ def landscape(
         say(HEADER)
         track = track_landscape(
             session.machines,
-            _starts(start_from, machine, rows.train, starts),
+            rows.train,
             epochs=chosen,
             n_starts=starts,
-            same=same,
             callback=lambda snapshot: say(_line(snapshot)),
         )
         if not leads():
             return
-        speaker(quiet)("drawing figures …")
-        rankings = rank_all_fields(machine, rows.train.to(machine.device))
-        files = landscape_files(track, embed_over_starts(track), rankings, rows.image_shape)
+        files = landscape_files(track, embed_over_starts(track))
     for name, content in files.items():
-        write_atomically(out / name, content)
+        write_atomically(out / name, content.encode())
     last = track.snapshots[-1]
     if not quiet:
         print(f"At epoch {last.epoch}:", *diagnose(last, machine, rows.train, rows.held_out), sep="\n")
         print(f"{out}: {', '.join(files)}")
-
-
-def _starts(kind: str, machine: "BoltzmannMachine", rows: "Tensor", count: int) -> "StartingPoint":
-    """Create starting points: all rows of the data, `count` noisy rows or `count` random points."""
-    from tapmachine.data.rows import spaced
-    from tapmachine.solver import noisy_start, random_start
-
-    if kind == "noisy":
-        return noisy_start(machine, spaced(rows, count), NOISE)
-    return random_start(machine, count) if kind == "random" else rows
 
 
 def _line(snapshot: "Snapshot") -> str:

@@ -11,11 +11,9 @@ from tapmachine.apps.cli.common import (
     Quiet,
     Run,
     Seed,
-    check_word,
+    check_targets,
     command,
     open_session,
-    speaker,
-    warnings_as_lines,
 )
 from tapmachine.data.declarations import pairs_from_text
 
@@ -38,9 +36,6 @@ def sample(
         ),
     ] = None,
     n_sweeps: Annotated[int, typer.Option(min=0, help="Number of block Gibbs sweeps per sample.")] = 1000,
-    start_from: Annotated[
-        str, typer.Option("--from", help="Starting points of the chains: data, or solutions (TAP solutions).")
-    ] = "data",
     source: Annotated[
         str | None,
         typer.Option(
@@ -56,7 +51,7 @@ def sample(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Draw samples with Gibbs chains that start from data or TAP solutions. For tables, samples are exact.
+    """Draw samples with Gibbs chains that start from rows of the data. For tables, samples are exact.
 
     For samples of a table in the categories and units of the data, use a
     .csv, .tsv or .parquet output file.
@@ -66,17 +61,10 @@ def sample(
     from tapmachine.data.text import TextLayout
     from tapmachine.display.figures import new_figure
     from tapmachine.display.images import image_grid
-    from tapmachine.machine.checks import check_rows
-    from tapmachine.machine.sampler import gibbs, sample_solutions
-    from tapmachine.solver import solve
     from tapmachine.tables.cells import draw
     from tapmachine.tables.output import save_rows
 
-    check_word("from", start_from, ("data", "solutions"))
-    if given is not None and start_from != "data":
-        raise ValueError("--given cannot be combined with --from solutions")
-    if out.suffix not in SUFFIXES or out.is_dir():
-        raise ValueError(f"{out}: expected a .npy, .csv, .tsv or .parquet output file, such as samples.npy")
+    check_targets((out, SUFFIXES), (picture, (".png",)))
     session = open_session(run, device)
     machine, codec, shape = session.machine, session.codec, session.image_shape
     if picture is not None and shape is None:
@@ -85,20 +73,14 @@ def sample(
 
     def starts(count: int) -> "Tensor":
         nonlocal names
-        with warnings_as_lines(quiet=False):
-            data = session.data(source)
+        data = session.data(source)
         names = names or data.names
         return data.train[torch.randint(len(data.train), (count,), generator=torch.Generator().manual_seed(seed))]
 
     generator = torch.Generator(machine.device).manual_seed(seed)
-    if start_from == "solutions":
-        found = solve(machine, check_rows(machine, starts(count)))
-        speaker(quiet)(f"starting points of the chains: {found}")
-        drawn = gibbs(machine, sample_solutions(machine, found, generator)[0], n_sweeps, generator)[0]
-    else:
-        pairs = {} if given is None else _pairs(given, codec.names is not None)
-        row = codec.given(pairs, machine.layers[0].n).to(machine.device) if pairs else None
-        drawn = draw(machine, count, starts, n_sweeps, generator, row)
+    pairs = {} if given is None else _pairs(given, codec.names is not None)
+    row = codec.given(pairs, machine.layers[0].n).to(machine.device) if pairs else None
+    drawn = draw(machine, count, starts, n_sweeps, generator, row)
     drawn = machine.layers[0].to_data(drawn).cpu()
     save_rows(out, drawn, TextLayout(names=names), codec.schema)
     if not quiet:

@@ -17,7 +17,6 @@ from tapmachine.apps.cli.common import (
     command,
     open_session,
     speaker,
-    warnings_as_lines,
 )
 
 if TYPE_CHECKING:
@@ -100,13 +99,8 @@ def _log_partition(session: "Session", say: Callable[[str], None]) -> "LogPartit
     if closed_log_partition(session.machine) is not None:
         return unbiased_log_partition(session.machine)
     say("estimating ln Z …")
-    try:
-        with warnings_as_lines(quiet=False):
-            rows = spaced(session.training_data().train, N_STARTS).to(session.machine.device)
-    except ValueError as error:
-        say(f"tapmachine: warning: {error}; ln Z is estimated without the data of the run")
-        return unbiased_log_partition(session.machine)
-    return unbiased_log_partition(session.machine, rows)
+    rows = session.example_rows(say)
+    return unbiased_log_partition(session.machine, None if rows is None else spaced(rows, N_STARTS))
 
 
 def _scores(

@@ -12,12 +12,12 @@ from tapmachine.analysis import ReceptiveFields
 from tapmachine.analysis.landscape import Embedding, LandscapeTrack, diagnose, track_landscape
 from tapmachine.analysis.landscape.diagnosis import describe_solutions
 from tapmachine.analysis.landscape.embedding import embed_over_starts
-from tapmachine.analysis.landscape.output import plural, slices
 from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.analysis.receptive import rank_all_fields
 from tapmachine.apps.report.labels import Labels, labels_of
 from tapmachine.apps.report.table_results import TableResults, table_results
 from tapmachine.data.rows import spaced
+from tapmachine.display.html import plural
 from tapmachine.likelihood import Annealing, LikelihoodComparison, compare_likelihoods
 from tapmachine.likelihood.compare import likelihood_row
 from tapmachine.likelihood.report import likelihood_report
@@ -150,7 +150,8 @@ def _landscape(
 ) -> LandscapeResults:
     """Track the solutions over the epochs, and describe them in sentences."""
     kept, records = sorted(session.machines), session.records()
-    epochs = [kept[position] for position in slices(kept, N_EPOCHS)]
+    steps = min(len(kept), N_EPOCHS)
+    epochs = [kept[round(step * (len(kept) - 1) / max(1, steps - 1))] for step in range(steps)]
 
     def report(snapshot: Snapshot) -> None:
         if snapshot.epoch in (epochs[0], epochs[len(epochs) // 2], epochs[-1]):

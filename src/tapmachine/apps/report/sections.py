@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from tapmachine.analysis.features import hidden_means
-from tapmachine.analysis.landscape.output import plural
 from tapmachine.apps.report import figures
 from tapmachine.apps.report.explanations import EXPLANATIONS, explain
 from tapmachine.apps.report.figures import Figure
@@ -12,7 +11,7 @@ from tapmachine.apps.report.results import SAMPLE_SWEEPS, LandscapeResults, RunR
 from tapmachine.apps.report.scripted import shown_solutions
 from tapmachine.apps.report.tree import draw_tree, shown_branches
 from tapmachine.apps.report.views import View
-from tapmachine.display.html import escape, items, number, pairs, table, unfold
+from tapmachine.display.html import escape, items, number, pairs, plural, table, unfold
 from tapmachine.likelihood.compare import LikelihoodRow
 
 N_WITHOUT_SCRIPT = 48  # number of solutions shown if scripts are disabled

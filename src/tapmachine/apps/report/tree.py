@@ -4,11 +4,10 @@ from math import log
 
 from torch import Tensor
 
-from tapmachine.analysis.landscape.output import plural
 from tapmachine.analysis.landscape.tree import Branch, SolutionTree
 from tapmachine.apps.report.labels import Labels
 from tapmachine.apps.report.views import View
-from tapmachine.display.html import escape
+from tapmachine.display.html import escape, plural
 from tapmachine.display.images import gray_png
 
 MOST_LEAVES = 40
