@@ -21,7 +21,7 @@ from tapmachine.data.declarations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
     from torch.optim import Optimizer
@@ -85,6 +85,10 @@ class Hyperparameters:
             value = from_json(declared.name, value, hints[declared.name])
             check_value(declared.name, value, option_of(declared))
             object.__setattr__(self, declared.name, value)
+
+    def penalty(self, weights: "Iterable[Tensor]") -> "Tensor | float":
+        """Return the L1 penalty on weights, which is added to the loss."""
+        return self.l1 and self.l1 * sum(w.abs().sum() for w in weights)
 
 
 @with_attributes

@@ -128,11 +128,7 @@ class Step:
         """Compute the gradients of the loss, or the contribution of this process to the gradients."""
         for p in self.of_machine:
             p.grad = None
-        if self.options.l1:
-            penalty = self.options.l1 * sum(w.abs().sum() for w in self.machine.weights) / self.world.size
-            (loss + penalty).backward()
-        else:
-            loss.backward()
+        (loss + self.options.penalty(self.machine.weights) / self.world.size).backward()
         return Gradients(context, loss.detach(), carry)
 
     def add_up(self, gradients: Gradients) -> None:
