@@ -276,7 +276,6 @@ FUNCTIONS = {
     "exact_log_likelihood": lambda x: tm.exact_log_likelihood(small(), x).values,
     "ais_log_likelihood": lambda x: tm.ais_log_likelihood(small(), x, annealing=tm.likelihood.Annealing(5)).values,
     "ais_log_partition, data": lambda x: tm.ais_log_partition(small(), 5, 10, data=x).log_partition,
-    "ais_log_partition, samples": lambda x: tm.ais_log_partition(small(), 5, 10, reverse=True, samples=x).log_partition,
     "pseudo_log_likelihood": lambda x: tm.pseudo_log_likelihood(small(), x).values,
     "compare_likelihoods": lambda x: [
         row.train for row in tm.compare_likelihoods(small(), x, annealing=tm.likelihood.Annealing(5)).rows

@@ -12,7 +12,7 @@ from run_cases import command
 
 from tapmachine import Binary, TAPObjective, exact_log_likelihood, fit, load, rbm
 from tapmachine.data.errors import Stopped, TrainingWarning
-from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
+from tapmachine.likelihood.report import fit_visible_units, independent_log_likelihood
 from tapmachine.likelihood.unbiased import CAREFUL, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.runs.settings import Settings
 from tapmachine.training import Monitor, Trainer, default_learning_rate, momentum_sgd

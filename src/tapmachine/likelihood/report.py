@@ -1,6 +1,7 @@
 """Report of the most reliable log-likelihoods of several data sets, with those of TAP and of independent units."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.errors import EstimateError
-from tapmachine.data.rows import spaced
-from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
+from tapmachine.data.rows import Rows, spaced
 from tapmachine.likelihood.result import LogLikelihood, disagreement
 from tapmachine.likelihood.tap import N_STARTS, TAPLogLikelihood, solve_from_rows, tap_log_likelihood
 from tapmachine.likelihood.unbiased import (
@@ -146,3 +146,24 @@ def likelihood_report(
         except EstimateError as error:
             problems.append(f"the TAP log-likelihood is not available: {error}")
     return LikelihoodReport(partition, scores, independent, tap, tuple(problems))
+
+
+def fit_visible_units(
+    machine: BoltzmannMachine, data: Rows, weights: Tensor | None = None
+) -> BoltzmannMachine:  # (N, *state_shape), (N,)
+    """Return a copy of a machine, with the visible units fitted to the data as independent units."""
+    fitted = deepcopy(machine)
+    fitted.layers[0].fit_to(data, weights)  # type: ignore[arg-type]
+    return fitted
+
+
+def independent_log_likelihood(
+    machine: BoltzmannMachine, rows: Tensor, missing: Tensor | None = None
+) -> Tensor:  # (N, *state_shape), (N, n) -> (N,), float64
+    """Log-likelihood of each row under independent visible units, shape (N,), in float64.
+
+    Missing units do not contribute.
+    """
+    values = machine.layers[0].log_prior(rows, validate=False)
+    values = values if missing is None else values.masked_fill(missing, 0.0)
+    return values.sum(-1, dtype=torch.float64)

@@ -11,8 +11,7 @@ from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, TrainingWarning, warn
 from tapmachine.data.rows import spaced
 from tapmachine.exact.gaussian import is_gaussian
-from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
-from tapmachine.likelihood.report import likelihood_report
+from tapmachine.likelihood.report import fit_visible_units, independent_log_likelihood, likelihood_report
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.likelihood.unbiased import CAREFUL, CHEAP, unbiased_log_partition

@@ -1,10 +1,10 @@
-"""Estimates of ln Z and log-likelihoods by forward and reverse annealed importance sampling, with standard errors."""
+"""Estimates of ln Z and log-likelihoods by annealed importance sampling, with standard errors."""
 
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
 from tapmachine.likelihood.annealing.paths import seeded
-from tapmachine.likelihood.annealing.runs import BLOCK, Runs, check_samples, make_runs, pick, resample
+from tapmachine.likelihood.annealing.runs import BLOCK, make_runs, pick, resample
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.weight import check_normalizable, log_weight
 from tapmachine.machine import BoltzmannMachine
@@ -58,19 +58,16 @@ class AnnealedEstimate:
 
     Attributes:
         log_partition: Value of ln Z in float64, a scalar, or shape (rows,) if the machine is conditioned on rows. The
-            value is relative to normalized priors and is 0 without couplings. In expectation, the value is too low for
-            forward runs, and too high for reverse runs that start from exact samples.
+            value is relative to normalized priors and is 0 without couplings. In expectation, the value is too low.
         standard_error: Standard error of ln Z, estimated from the scatter of the runs, with the shape of
             `log_partition`.
         effective_sample_size: Number of equally weighted runs with the same accuracy, with the shape of
             `log_partition`.
-        log_weights: Estimate of ln Z from each run, shape (n_runs,) or (n_runs, rows). For forward runs, Z is the mean
-            of the exponentials. For reverse runs, 1/Z is the mean of the inverse exponentials.
-        samples: States of all layers at β = 1, which are the initial states of reverse runs or the final states of
-            forward runs. Final states weighted by exp(log_weights) are samples of the machine.
+        log_weights: Estimate of ln Z from each run, shape (n_runs,) or (n_runs, rows). Z is the mean of the
+            exponentials.
+        samples: Final states of all layers, which are samples of the machine if weighted by exp(log_weights).
         betas: Inverse temperatures.
         seed: Random seed of the runs.
-        reverse: Whether the runs are reverse runs.
         machine: Fingerprint of the machine.
 
     Example:
@@ -87,7 +84,6 @@ class AnnealedEstimate:
     samples: tuple[Tensor, ...]
     betas: Tensor
     seed: int
-    reverse: bool
     machine: str
 
     @property
@@ -96,19 +92,11 @@ class AnnealedEstimate:
         return len(self.log_weights)
 
     def weighted_samples(self, seed: int = 0) -> tuple[Tensor, ...]:
-        """Return samples of the machine, one per run.
-
-        For forward runs, the samples are final states, resampled in proportion to their weights.
-        """
-        return self.samples if self.reverse else pick(self._drawn(seed), self.samples)
-
-    def _drawn(self, seed: int) -> Tensor:
-        """Return the indices of the runs that `weighted_samples` selects."""
-        return resample(self.log_weights, seeded(self.log_weights.device, seed, "resample"))
+        """Return samples of the machine, one per run: the final states, resampled in proportion to their weights."""
+        return pick(resample(self.log_weights, seeded(self.log_weights.device, seed, "resample")), self.samples)
 
     def __repr__(self) -> str:
-        direction = "reverse" if self.reverse else "forward"
-        runs = f"{self.n_runs} {direction} runs over {len(self.betas) - 1} temperatures"
+        runs = f"{self.n_runs} runs over {len(self.betas) - 1} temperatures"
         if self.log_partition.dim():
             return f"AnnealedEstimate(ln Z of {len(self.log_partition)} rows, {runs})"
         ess = f"effective sample size {self.effective_sample_size:.0f}"
@@ -122,19 +110,15 @@ def ais_log_partition(
     n_runs: int = 100,
     *,
     data: Tensor | None = None,
-    reverse: bool = False,
-    samples: Tensor | Sequence[Tensor] | None = None,
     seed: int = 0,
 ) -> AnnealedEstimate:
     """Estimate ln Z by annealed importance sampling (Neal 2001), for any unit types and any number of layers.
 
     Chains move from independent units to the machine, with one block Gibbs sweep per temperature. Every other layer is
-    summed over analytically, and weights are accumulated in float64. Reverse runs (Burda et al. 2015) move from samples
-    of the machine to independent units.
+    summed over analytically, and weights are accumulated in float64.
 
-    In expectation, the forward estimate is too low, and the reverse estimate is too high if its samples are exact. If
-    the two estimates differ, use more temperatures. If they agree, ln Z is correct, unless all chains miss a mode.
-    Other initial states, other random seeds and `exact_log_partition` can detect a missed mode.
+    In expectation, the estimate is too low, and it is much too low if all chains miss a mode. Other initial states,
+    other random seeds and `exact_log_partition` can detect a missed mode.
 
     Args:
         machine: Machine of any type. If it is conditioned on rows of evidence, ln Z is estimated for each row.
@@ -146,11 +130,6 @@ def ais_log_partition(
             their conditional mean given the rows. By default, the visible means are estimated from short chains of the
             machine. If the machine fits the data, fewer temperatures are needed. However, rows from a single mode
             attract all chains to this mode.
-        reverse: Whether to run from the machine to independent units (default: False).
-        samples: For reverse runs, samples of the machine's visible layer or of all layers. If only visible samples of a
-            machine with several hidden layers are given, its hidden layers are drawn by a few sweeps and are not exact
-            samples. By default, the samples are the final states of the same number of forward runs, resampled in
-            proportion to their weights.
         seed: Random seed (default: 0). Each block of 100 runs has a separate random number generator.
 
     Warns:
@@ -164,18 +143,16 @@ def ais_log_partition(
         >>> bool((estimate.log_partition - exact_log_partition(machine)).abs() < 0.01)
         True
     """
-    _check_call(machine, n_runs, data, reverse, samples, seed)
-    starts: _Starts | None = None
-    if samples is not None:
-        starts = _Starts.of(machine, samples, n_runs, seed)
-    elif reverse:
-        forward = ais_log_partition(machine, schedule, n_runs, data=data, seed=seed)
-        schedule, starts = forward.betas, _Starts(forward.weighted_samples(seed), forward._drawn(seed))
+    check_machine(machine)
+    check_normalizable(machine)
+    check_count("n_runs", n_runs, 2)
+    check_count("seed", seed, 0)
+    if machine.n_rows is not None and data is not None:
+        raise ValueError("data cannot be used with a machine that is conditioned on rows")
     if schedule is None:
-        options: dict[str, Any] = {"data": data, "reverse": reverse, "samples": samples, "seed": seed}
-        estimate = anneal_until(_is_enough, machine, ENOUGH_TEMPERATURES, n_runs, **options)
+        estimate = anneal_until(_is_enough, machine, ENOUGH_TEMPERATURES, n_runs, data=data, seed=seed)
     else:
-        estimate = _annealed(machine, _check_schedule(schedule), n_runs, data, starts, seed)
+        estimate = _annealed(machine, _check_schedule(schedule), n_runs, data, seed)
     _warn_if_collapsed(estimate)
     return estimate
 
@@ -209,30 +186,26 @@ def _is_enough(estimate: AnnealedEstimate) -> bool:
     return float(estimate.effective_sample_size.min()) >= ENOUGH_WEIGHT * estimate.n_runs
 
 
-class _Starts(NamedTuple):
-    """Initial states of reverse runs, and the index of the sample from which each run starts."""
-
-    states: Sequence[Tensor]
-    origin: Tensor
-
-    @staticmethod
-    def of(machine: BoltzmannMachine, samples: Tensor | Sequence[Tensor], n_runs: int, seed: int) -> "_Starts":
-        states = check_samples(machine, samples, seed)
-        return _Starts(states, torch.arange(n_runs, device=machine.device) % len(states[0]))
-
-
 def _annealed(
-    machine: BoltzmannMachine,
-    betas: Tensor,
-    n_runs: int,
-    data: Tensor | None,
-    starts: _Starts | None,
-    seed: int,
+    machine: BoltzmannMachine, betas: Tensor, n_runs: int, data: Tensor | None, seed: int
 ) -> AnnealedEstimate:
     blocks = {block: min(BLOCK, n_runs - block * BLOCK) for block in range(-(-n_runs // BLOCK))}
-    states, origin = starts or (None, None)
-    runs = make_runs(machine, betas, blocks, data=data, samples=states, seed=seed)
-    return _estimate(runs, betas, seed, fingerprint(machine), origin)
+    log_weights, states = make_runs(machine, betas, blocks, data=data, seed=seed)
+    if not bool((log_weights.abs() < LARGEST).all()):
+        raise EstimateError(
+            "ln Z is infinite or NaN: the couplings are too strong for unbounded units, or weights overflow"
+        )
+    share = log_weights.softmax(0)
+    return AnnealedEstimate(
+        log_partition=log_weights.logsumexp(0) - log(n_runs),
+        standard_error=((share - 1 / n_runs).square().sum(0) * n_runs / (n_runs - 1)).sqrt(),
+        effective_sample_size=1 / share.square().sum(0),
+        log_weights=log_weights,
+        samples=tuple(states),
+        betas=betas,
+        seed=seed,
+        machine=fingerprint(machine),
+    )
 
 
 @torch.no_grad()
@@ -283,38 +256,6 @@ def ais_log_likelihood(
     return LogLikelihood(weights - log_partition, log_partition, error.hypot(of_rows), n_units(machine))
 
 
-def _estimate(runs: Runs, betas: Tensor, seed: int, machine: str, origin: Tensor | None) -> AnnealedEstimate:
-    log_weights, states = runs
-    if not bool((log_weights.abs() < LARGEST).all()):
-        raise EstimateError(
-            "ln Z is infinite or NaN: the couplings are too strong for unbounded units, or weights overflow"
-        )
-    reverse = origin is not None
-    sign = -1 if reverse else 1
-    n_runs = len(log_weights)
-    log_partition = sign * ((sign * log_weights).logsumexp(0) - log(n_runs))
-    share = (sign * log_weights).softmax(0)
-    effective = 1 / share.square().sum(0)
-    return AnnealedEstimate(
-        log_partition, _error(share, origin), effective, log_weights, tuple(states), betas, seed, reverse, machine
-    )
-
-
-def _error(share: Tensor, origin: Tensor | None) -> Tensor:  # (runs,) or (runs, rows) -> () or (rows,)
-    """Standard error of ln Z, computed from each run's share of the total weight.
-
-    Runs that start from the same sample count as one run.
-    """
-    excess = share - 1 / len(share)
-    n_groups = torch.full_like(excess[0], len(share))
-    if origin is not None:
-        origin = origin.expand_as(share)
-        excess = torch.zeros_like(share).scatter_add_(0, origin, excess)
-        n_groups = torch.zeros_like(share).scatter_(0, origin, 1.0).sum(0)
-    error = (excess.square().sum(0) * n_groups / (n_groups - 1)).sqrt()
-    return torch.where(n_groups > 1, error, torch.nan)
-
-
 def _warn_if_collapsed(estimate: AnnealedEstimate) -> None:
     effective = estimate.effective_sample_size
     least = float(effective.min())
@@ -323,31 +264,12 @@ def _warn_if_collapsed(estimate: AnnealedEstimate) -> None:
         return
     n_rows = int((effective < enough).sum())
     where = f" on {n_rows} of {len(effective)} rows" if effective.dim() else ""
-    direction = "high" if estimate.reverse else "low"
     warn(
         f"the weights of annealed importance sampling have collapsed{where}: the effective sample size is {least:.1f} "
-        f"of {estimate.n_runs} runs. ln Z is probably too {direction}, and its error too small; use more than "
+        f"of {estimate.n_runs} runs. ln Z is probably too low, and its error too small; use more than "
         f"{len(estimate.betas) - 1} temperatures, or other `data`",
         LikelihoodWarning,
     )
-
-
-def _check_call(
-    machine: BoltzmannMachine,
-    n_runs: int,
-    data: Tensor | None,
-    reverse: bool,
-    samples: Tensor | Sequence[Tensor] | None,
-    seed: int,
-) -> None:
-    check_machine(machine)
-    check_normalizable(machine)
-    check_count("n_runs", n_runs, 2)
-    check_count("seed", seed, 0)
-    if samples is not None and not reverse:
-        raise ValueError("samples requires reverse=True: samples are the initial states of reverse runs")
-    if machine.n_rows is not None and (data is not None or samples is not None):
-        raise ValueError("data and samples cannot be used with a machine that is conditioned on rows")
 
 
 def _check_schedule(schedule: Tensor | Sequence[float] | int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from tapmachine.accelerator.distributed import gathered, world
 from tapmachine.accelerator.precision import full_precision
 from tapmachine.accelerator.replay import Replay
-from tapmachine.likelihood.annealing.paths import AnnealingPath, States, path_to, seeded, states_of, untilted_path
+from tapmachine.likelihood.annealing.paths import AnnealingPath, States, path_to, seeded
 from tapmachine.machine import BoltzmannMachine
 
 BLOCK = 100  # number of runs that share a random number generator, so that further blocks of runs can be added later
@@ -34,7 +34,6 @@ def make_runs(
     blocks: dict[int, int],
     *,
     data: Tensor | None,
-    samples: Sequence[Tensor] | None,
     seed: int,
 ) -> Runs:
     """Compute all runs of several blocks, with the blocks divided among the processes.
@@ -43,8 +42,6 @@ def make_runs(
         machine, data, seed: See `ais_log_partition`.
         betas: Inverse temperatures in increasing order.
         blocks: Number of runs for each block index.
-        samples: Initial states of all layers for reverse runs, shape (S, *state_shape) or (S, rows, *state_shape) each;
-            None for forward runs.
     """
     is_split = world().size > 1 and machine.n_rows is None
     if is_split:
@@ -53,21 +50,14 @@ def make_runs(
             return _gathered(_no_runs(machine))
     parts = _fitting_parts(machine)
     runs_of_parts = []
-    for part_index, (rows, part) in enumerate(parts):
+    for part_index, part in enumerate(parts):
         path = path_to(part, data, seed)
         at_start = path.log_partition_at_start()
         runs = []
         for block, n_runs in blocks.items():
-            purpose = "forward" if samples is None else "reverse"
-            generator = seeded(machine.device, seed, purpose, (part_index << 32) + block)
-            if samples is None:
-                walk = anneal(path, betas, path.draw(n_runs, generator), generator)
-                runs.append(Runs(at_start + walk.log_weights, path.all_layers(walk.states, generator)))
-            else:
-                states = _starts_of(block, n_runs, samples, rows)
-                kept = tuple(states[layer_index] for layer_index in path.kept)
-                walk = anneal(path, betas.flip(0), kept, generator)
-                runs.append(Runs(at_start - walk.log_weights, states))
+            generator = seeded(machine.device, seed, "forward", (part_index << 32) + block)
+            walk = anneal(path, betas, path.draw(n_runs, generator), generator)
+            runs.append(Runs(at_start + walk.log_weights, path.all_layers(walk.states, generator)))
         runs_of_parts.append(join(runs, dim=0))
     together = join(runs_of_parts, dim=1)
     return _gathered(together) if is_split else together
@@ -95,7 +85,7 @@ def anneal(
     states: States,
     generator: torch.Generator,
 ) -> Walk:
-    """Move chains through all β in increasing or decreasing order, from states drawn at the first β.
+    """Move chains through all β, from states drawn at the first β.
 
     On a GPU, 20 steps are captured as a CUDA graph. Capturing is possible because shapes are fixed and no tensor values
     are read.
@@ -131,12 +121,6 @@ def _captured(path: AnnealingPath, betas: Tensor, walk: Walk, generator: torch.G
     return Replay(step, walk, STRIDE, generator)
 
 
-def _starts_of(block: int, n_runs: int, samples: Sequence[Tensor], rows: Tensor | None) -> list[Tensor]:
-    """Return the initial states of the reverse runs of a block, using all samples about equally often."""
-    index = torch.arange(n_runs, device=samples[0].device) + block * BLOCK
-    return [(x if rows is None else x[:, rows])[index % len(x)] for x in samples]
-
-
 def join(parts: list[Runs], dim: int) -> Runs:
     """Concatenate runs of several blocks (dimension 0) or of several sets of rows (dimension 1)."""
     if len(parts) == 1:
@@ -145,13 +129,13 @@ def join(parts: list[Runs], dim: int) -> Runs:
     return Runs(torch.cat(log_weights, dim), [torch.cat(layer, dim) for layer in zip(*states, strict=True)])
 
 
-def _fitting_parts(machine: BoltzmannMachine) -> list[tuple[Tensor | None, BoltzmannMachine]]:
+def _fitting_parts(machine: BoltzmannMachine) -> list[BoltzmannMachine]:
     """Split the rows of a machine into groups that fit into memory together with the chains of a block."""
     if machine.n_rows is None:
-        return [(None, machine)]
+        return [machine]
     size = max(1, CHAIN_VALUES // (BLOCK * sum(machine.sizes)))
     parts = torch.arange(machine.n_rows, device=machine.device).split(size)
-    return [(rows, machine.rows(rows)) for rows in parts]
+    return [machine.rows(rows) for rows in parts]
 
 
 def _gathered(runs: Runs) -> Runs:
@@ -174,21 +158,3 @@ def resample(log_weights: Tensor, generator: torch.Generator) -> Tensor:  # (cha
 def pick(index: Tensor, states: Sequence[Tensor]) -> States:
     """Return the states of the chains at the given indices."""
     return tuple(x.gather(0, index.view(*index.shape, *[1] * (x.dim() - index.dim())).expand_as(x)) for x in states)
-
-
-def check_samples(machine: BoltzmannMachine, samples: Tensor | Sequence[Tensor], seed: int) -> list[Tensor]:
-    """Validate samples of all layers, or draw the hidden layers if only visible samples are given."""
-    if isinstance(samples, Tensor):
-        generator = seeded(machine.device, seed, "layers above")
-        return states_of(untilted_path(machine), samples, generator)
-    if not isinstance(samples, Sequence):
-        raise ValueError(
-            f"samples is a {type(samples).__name__}; expected a torch.Tensor or a list of one tensor per layer"
-        )
-    layers = machine.check_states([x.to(machine.device) if isinstance(x, Tensor) else x for x in samples])
-    lengths = {len(x) for x in layers}
-    if len(lengths) > 1 or 0 in lengths:
-        raise ValueError(
-            f"samples of the layers have {sorted(lengths)} rows; expected the same positive number in all layers"
-        )
-    return layers
