@@ -17,7 +17,7 @@ from reproduction.solutions import measure_solutions
 from reproduction.training import AS_PRINTED, SWITCHES, Procedure
 from tapmachine.accelerator.distributed import pick_device
 from tapmachine.apps.cli.common import BAD_INPUT, fail, one_line_errors, speaker, warnings_as_lines
-from tapmachine.machine.files import write_atomically
+from tapmachine.data.files import write_atomically
 
 for name in ("small_machine", "landscape", "maps", "claims"):  # each adds its figures and those it uses
     import_module(f"reproduction.{name}")

@@ -18,9 +18,9 @@ from torch import Tensor
 from reproduction.models import BINARY, FACES, VISIBLE, Model, quick
 from reproduction.training import PRINTED_SWEEPS, Procedure, prepared
 from tapmachine.data.errors import DataError, RunError, TrainingWarning
+from tapmachine.data.files import write_atomically
 from tapmachine.data.sources import digit_labels, mnist_labels, read
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.files import write_atomically
 from tapmachine.runs.data import read_data
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.session import Session

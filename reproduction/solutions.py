@@ -12,11 +12,11 @@ from reproduction.lab import PARTS, Lab, Row
 from reproduction.models import FACES, Model
 from reproduction.statistics import count_bands, effective_number, morans_i, overlaps, prior_log_normalizer, purity
 from tapmachine.analysis.landscape.find import Landscape, find_solutions
+from tapmachine.data.files import write_atomically
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
-from tapmachine.machine.files import write_atomically
 from tapmachine.solver import TAP, solve
 from tapmachine.solver.merging import merge_solutions
 from tapmachine.solver.starts import StartingPoint

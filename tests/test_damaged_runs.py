@@ -160,23 +160,22 @@ def test_a_checkpoint_of_a_newer_version(runs, tmp_path, monkeypatch):
 
 
 def damaged_line(folder, number, change):
-    """Changes a line of the records; what is there then."""
+    """Changes a line of the records."""
     path = folder / "metrics.jsonl"
     lines = path.read_bytes().split(b"\n")
     lines[number - 1] = change(lines[number - 1])
     path.write_bytes(b"\n".join(lines))
-    return lines[number - 1]
 
 
 def flipped(line):
     return bytes([line[0] ^ 1]) + line[1:]
 
 
-def test_a_damaged_record_is_reported_and_kept(runs, tmp_path):
-    """By every way to look at a run; going on keeps its neighbors, and the line itself in a file beside."""
+def test_a_damaged_record_is_reported(runs, tmp_path):
+    """By every way to look at a run; going on keeps its neighbors."""
     folder = runs.copy(tmp_path / "run")
     records = RunFolder(folder).records()
-    line = damaged_line(folder, 2, flipped)
+    damaged_line(folder, 2, flipped)
     expected = "metrics.jsonl: line 2 is damaged"
     with pytest.warns(RunWarning, match=expected):
         assert RunFolder(folder).records() == [records[0], records[2]]
@@ -188,9 +187,8 @@ def test_a_damaged_record_is_reported_and_kept(runs, tmp_path):
     code, out, _ = command("doctor", folder)
     assert code == 2
     assert any(said.startswith("problem") and expected in said for said in out.splitlines())
-    with pytest.warns(RunWarning, match=f"{expected}; moved to metrics.damaged.jsonl"):
+    with pytest.warns(RunWarning, match=expected):
         assert run_training(runs.settings, folder).resumed_at == EPOCHS
-    assert (folder / "metrics.damaged.jsonl").read_bytes() == line + b"\n"
     assert RunFolder(folder).records() == [records[0], records[2]]
     code, out, _ = command("doctor", folder)
     assert code == 0
@@ -214,13 +212,12 @@ def test_a_damaged_record_is_reported_and_kept(runs, tmp_path):
 def test_other_damage_of_records(runs, tmp_path, number, change):
     folder = runs.copy(tmp_path / "run")
     records = RunFolder(folder).records()
-    line = damaged_line(folder, number, change)
+    damaged_line(folder, number, change)
     with pytest.warns(RunWarning, match=f"metrics.jsonl: line {number} is damaged"):
         found = RunFolder(folder).records()
     assert found == [record for record in records if record["epoch"] != number]
-    with pytest.warns(RunWarning, match="moved to"):
+    with pytest.warns(RunWarning, match="damaged; skipped"):
         run_training(runs.settings, folder)
-    assert (folder / "metrics.damaged.jsonl").read_bytes() == line + b"\n"
     assert RunFolder(folder).records() == found
 
 
@@ -233,27 +230,6 @@ def test_a_record_that_a_kill_cut_off_is_no_damage(runs, tmp_path):
     assert command("info", folder)[2] == ""
     run_training(runs.settings, folder)
     assert (folder / "metrics.jsonl").read_bytes() == (runs.one / "metrics.jsonl").read_bytes()
-    assert not (folder / "metrics.damaged.jsonl").exists()
-
-
-def test_two_damaged_records_and_a_kill_while_they_are_moved(runs, tmp_path, monkeypatch):
-    folder = runs.copy(tmp_path / "run")
-    first, second = damaged_line(folder, 1, flipped), damaged_line(folder, 3, flipped)
-    real = files.write_atomically
-
-    def killed(path, content):
-        if path.name == "metrics.jsonl":
-            raise KeyboardInterrupt
-        real(path, content)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tapmachine.runs.records.write_atomically", killed)
-        with pytest.warns(RunWarning, match="lines 1, 3 are damaged"), pytest.raises(KeyboardInterrupt):
-            run_training(runs.settings, folder)
-    with pytest.warns(RunWarning, match="lines 1, 3 are damaged"):
-        run_training(runs.settings, folder)
-    assert (folder / "metrics.damaged.jsonl").read_bytes() == first + b"\n" + second + b"\n"
-    assert [record["epoch"] for record in RunFolder(folder).records()] == [2]
 
 
 # ----- at random

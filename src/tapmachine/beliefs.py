@@ -1,8 +1,9 @@
 """Core data types: tilts, moments, and mean-field solutions with their status."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -138,3 +139,11 @@ class Solution:
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self.counts().items())
         return f"Solution({counts or 'no particles'})"
+
+
+def over_tensors(function: Callable[..., Tensor], *states: Any) -> Any:
+    """Apply a function to the corresponding tensors of nested tuples; return the results as a nested tuple."""
+    if isinstance(states[0], Tensor):
+        return function(*states)
+    parts = [over_tensors(function, *each) for each in zip(*states, strict=True)]
+    return type(states[0])(*parts) if hasattr(states[0], "_fields") else type(states[0])(parts)

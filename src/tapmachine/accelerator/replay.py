@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tapmachine.accelerator.nested import over_tensors
+from tapmachine.beliefs import over_tensors
 
 Step = Callable[[Any], tuple[Any, Tensor]]
 

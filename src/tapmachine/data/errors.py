@@ -119,6 +119,10 @@ class RunWarning(TapmachineWarning):
     """Warning about the files or the data of a run."""
 
 
+class DamageWarning(RunWarning):
+    """Warning about a damaged file, which commands print even with --quiet."""
+
+
 class LikelihoodWarning(TapmachineWarning):
     """Warning about a log-likelihood that may be unreliable.
 

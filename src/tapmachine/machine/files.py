@@ -6,9 +6,7 @@ package, or unit types that the caller passes, and sets their parameters.
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,9 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.errors import FileError
+from tapmachine.data.files import check_regular, write_atomically
 from tapmachine.machine.boltzmann import BoltzmannMachine
+from tapmachine.machine.checks import check_machine
 from tapmachine.units import Custom, Mixed, Units
 from tapmachine.units.conditioned import Conditioned
 from tapmachine.units.registry import UNIT_TYPES, word_for
@@ -156,11 +156,15 @@ def rebuild(
         ]
         n_edges = max(1, len(layers) - 1)
         weights = [tensors[f"weights.{edge}"] for edge in range(n_edges)]
+        if any(z.is_complex() for z in tensors.values()):
+            raise FileError("the parameters are complex; expected real numbers")
         machine = BoltzmannMachine([units.to(weights[0].dtype) for units in layers], weights)
         machine.load_state_dict(dict(tensors))
-        machine.last_learning_rate = description.get("last_learning_rate")
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+        rate = description.get("last_learning_rate")
+        machine.last_learning_rate = None if rate is None else float(rate)
+        check_machine(machine)
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise FileError(f"{path}: not a valid machine file: {reason}") from None
     return machine
 
@@ -264,9 +268,8 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], Descri
     """Read the tensors and the description of a file written by `write_tensors`, and verify its digest."""
     from safetensors import SafetensorError, safe_open
 
-    if Path(path).is_dir():
-        raise FileError(f"{path}: expected a file, found a directory")
     try:
+        check_regular(path)
         with safe_open(path, framework="pt", device="cpu") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -282,6 +285,8 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], Descri
         if digest != _digest(tensors, text):
             raise ValueError
         description: Description = json.loads(text)
+        if not isinstance(description, dict) or not isinstance(description.get("data", {}), dict):
+            raise TypeError
     except (ValueError, RecursionError, TypeError, KeyError):
         raise FileError(f"{path}: the file is damaged; its content does not match its digest") from None
     if description.get("format") != FORMAT:
@@ -299,31 +304,3 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
         if value.numel():
             digest.update(value.numpy().tobytes())
     return digest.hexdigest()
-
-
-def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write a temporary file, flush it to disk and rename it, so that readers see either the old or the new file."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
-    flush_folder(path.parent)
-
-
-def flush_folder(folder: Path) -> None:
-    """Flush the entries of a directory to disk, so that a rename survives a crash."""
-    with suppress(OSError):  # not supported by some file systems
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -1,17 +1,17 @@
 """Run directories: crash-safe storage of the settings, records and checkpoints of a training run.
 
-RUN/settings.json          the settings
-RUN/metrics.jsonl          one record per epoch
-RUN/metrics.damaged.jsonl  damaged lines of metrics.jsonl, if any
-RUN/events.jsonl           log of the start, continuation, interruption, end or failure of the run
-RUN/machine.safetensors    the machine at the last checkpoint
-RUN/machines/              kept machines, by epoch
-RUN/checkpoints/           the last two training states, and a manifest with their digests
+RUN/settings.json        the settings
+RUN/metrics.jsonl        one record per epoch
+RUN/events.jsonl         log of the start, continuation, interruption, end or failure of the run
+RUN/machine.safetensors  the machine at the last checkpoint
+RUN/machines/            kept machines, by epoch
+RUN/checkpoints/         the last two training states, and a manifest with their digests
 """
 
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,21 +21,16 @@ from typing import Any
 
 from torch import Tensor
 
-from tapmachine.data.errors import FileError, RunError, RunWarning, warn
+from tapmachine.data.errors import DamageWarning, FileError, RunError, warn
+from tapmachine.data.files import SMALL, check_regular, read_bytes, write_atomically
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.files import (
-    FORMAT,
-    MACHINE_FILE,
-    Description,
-    read_tensors,
-    save,
-    write_atomically,
-    write_tensors,
-)
-from tapmachine.runs.records import Record, describe_damage, read_records, set_aside, write_records
+from tapmachine.machine.files import FORMAT, MACHINE_FILE, Description, read_tensors, save, write_tensors
+from tapmachine.runs.records import Record, describe_damage, read_records, write_records
 from tapmachine.runs.settings import Settings, check_names
 
 KEPT = 2  # number of checkpoints; if the last one is damaged, the previous one is used
+CHECKPOINT = re.compile(r"epoch-(\d+)(-partial)?\.safetensors")
+PART = re.compile(r"\.(settings\.json|metrics\.jsonl|manifest\.json|(machine|epoch-[\w-]+)\.safetensors)\.\d+\.part")
 
 
 class RunFolder:
@@ -53,6 +48,16 @@ class RunFolder:
         self._known: tuple[tuple[int, ...], tuple[Settings, list[str]]] | None = None
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path}: not a directory; expected a run directory")
+        self._check_entries()
+
+    def _check_entries(self) -> None:
+        """Raise a RunError for pipes, devices, and links to other directories, whose files a run could change."""
+        whole = self.path.resolve()
+        for path in [*self.path.glob("*"), *self.path.glob("checkpoints/*"), *self.path.glob("machines/*")]:
+            if not path.resolve().is_relative_to(whole):
+                raise RunError(f"{path}: the link leads out of the run directory; replace it with a copy")
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise RunError(f"{path}: not a regular file")
 
     # ----- one process at a time
 
@@ -90,10 +95,8 @@ class RunFolder:
 
     def _parts(self) -> list[Path]:
         """Return the files that a killed process left partially written."""
-        if not (self.path / "settings.json").exists():
-            return list(self.path.glob(".settings.json.*.part"))
         folders = (self.path, self.path / "checkpoints", self.path / "machines")
-        return [part for folder in folders for part in folder.glob(".*.part")]
+        return [part for folder in folders for part in folder.glob(".*.part") if PART.fullmatch(part.name)]
 
     # ----- settings
 
@@ -117,10 +120,10 @@ class RunFolder:
             status = path.stat()
             state = (status.st_ino, status.st_mtime_ns, status.st_size)
             if self._known is None or self._known[0] != state:
-                self._known = state, _settings_and_digests(path, path.read_text())
+                self._known = state, _settings_and_digests(path, read_bytes(path, SMALL))
         except FileNotFoundError:
             return None
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise RunError(f"{path}: cannot be read: {error}") from None
         return self._known[1]
 
@@ -136,10 +139,10 @@ class RunFolder:
     # ----- records
 
     def records(self) -> list[Record]:
-        """Return the records of all epochs. Damaged lines are skipped with a `RunWarning`."""
+        """Return the records of all epochs. Damaged lines are skipped with a `DamageWarning`."""
         records, damaged = self._read_records()
         if damaged:
-            warn(f"{describe_damage(self._records_path, damaged)}; skipped", RunWarning)
+            warn(f"{describe_damage(self._records_path, damaged)}; skipped", DamageWarning)
         return records
 
     def damaged_records(self) -> str:
@@ -147,14 +150,8 @@ class RunFolder:
         return describe_damage(self._records_path, self._read_records()[1])
 
     def forget_records_after(self, epoch: int) -> None:
-        """Remove the records of epochs that will be repeated, and move damaged lines to another file."""
-        records, damaged = self._read_records()
-        if damaged:
-            copy = self.path / "metrics.damaged.jsonl"
-            set_aside(copy, damaged)
-            message = f"{describe_damage(self._records_path, damaged)}; moved to {copy.name}"
-            warn(message, RunWarning)
-        write_records(self._records_path, [record for record in records if record["epoch"] <= epoch])
+        """Remove the records of epochs that will be repeated, and damaged lines."""
+        write_records(self._records_path, [record for record in self.records() if record["epoch"] <= epoch])
 
     @property
     def _records_path(self) -> Path:
@@ -181,54 +178,53 @@ class RunFolder:
         The previous checkpoint is kept until the new one is on disk.
         """
         name = f"epoch-{epoch:06d}{'-partial' if partial else ''}.safetensors"  # does not replace the full checkpoint
-        path = self.path / "checkpoints" / name
+        path, before = self.path / "checkpoints" / name, self._manifest()
         write_tensors(path, tensors, {"kind": "training", "epoch": epoch, "values": values})
-        entries = [entry for entry in self._manifest() if entry["file"] != path.name]
-        entries = [*entries, {"file": path.name, "epoch": epoch, "sha256": _sha256(path)}][-KEPT:]
+        entries = [entry for entry in before if entry["file"] != name]
+        entries = [*entries, {"file": name, "epoch": epoch, "sha256": _sha256(path)}][-KEPT:]
         write_atomically(path.parent / "manifest.json", json.dumps(entries, indent=2).encode())
-        kept = {entry["file"] for entry in entries}
-        for old in path.parent.glob("epoch-*.safetensors"):
-            if old.name not in kept:
-                old.unlink(missing_ok=True)
+        for old in {entry["file"] for entry in before} - {entry["file"] for entry in entries}:
+            (path.parent / old).unlink(missing_ok=True)
 
     def last_checkpoint(self) -> tuple[int, dict[str, Tensor], Description] | None:
         """Return the epoch, tensors and values of the last intact checkpoint, or None before the first checkpoint."""
         entries = self._manifest()
         for entry in reversed(entries):
-            path = self.path / "checkpoints" / entry["file"]
+            path, damage = self.path / "checkpoints" / entry["file"], self._damage(entry)
             try:
-                if _sha256(path) != entry["sha256"]:
-                    raise FileError(f"{path}: damaged checkpoint; its content does not match the manifest")
+                if damage:
+                    raise FileError(f"{path}: damaged checkpoint; {damage}")
                 tensors, description = read_tensors(path, "training")
                 return description["epoch"], tensors, description["values"]
-            except (FileError, OSError, KeyError) as error:
-                warn(f"{error}; using the previous checkpoint, if any", RunWarning)
+            except (FileError, KeyError) as error:
+                warn(f"{error}; using the previous checkpoint, if any", DamageWarning)
         if entries:
             raise RunError(f"{self.path}: all checkpoints are damaged; nothing was changed")
         return None
 
     def damaged_checkpoints(self) -> dict[str, str]:
         """Return descriptions of the damage to checkpoints, by file name; an intact checkpoint has an empty string."""
-        damage = {}
-        for entry in self._manifest():
-            path = self.path / "checkpoints" / entry["file"]
-            try:
-                damage[entry["file"]] = "" if _sha256(path) == entry["sha256"] else "does not match the manifest"
-            except OSError as error:
-                damage[entry["file"]] = str(error.strerror)
-        return damage
+        return {entry["file"]: self._damage(entry) for entry in self._manifest()}
+
+    def _damage(self, entry: dict[str, Any]) -> str:
+        """Describe the damage to a checkpoint, or return an empty string."""
+        try:
+            is_intact = _sha256(self.path / "checkpoints" / entry["file"]) == entry["sha256"]
+        except OSError as error:
+            return f"cannot be read: {error.strerror or error}"
+        return "" if is_intact else "its content does not match the manifest"
 
     def _manifest(self) -> list[dict[str, Any]]:
         path = self.path / "checkpoints" / "manifest.json"
         try:
-            entries = json.loads(path.read_text())
+            entries = json.loads(read_bytes(path, SMALL))
         except FileNotFoundError:
             return self._entries_of_files()
         except (OSError, ValueError, RecursionError):
             raise RunError(f"{path}: the manifest is damaged; nothing was changed") from None
         is_manifest = isinstance(entries, list) and all(
             isinstance(entry, dict)
-            and Path(str(entry.get("file"))).name == entry.get("file")
+            and CHECKPOINT.fullmatch(str(entry.get("file")))
             and isinstance(entry.get("epoch"), int)
             and "sha256" in entry
             for entry in entries
@@ -239,12 +235,10 @@ class RunFolder:
 
     def _entries_of_files(self) -> list[dict[str, Any]]:
         """Rebuild a missing manifest from the checkpoint files of a run."""
-        checkpoints = []
-        for path in (self.path / "checkpoints").glob("epoch-*.safetensors"):
-            epoch_text, _, partial = path.stem.removeprefix("epoch-").partition("-")
-            if epoch_text.isdecimal() and partial in ("", "partial"):
-                checkpoints.append((int(epoch_text), partial, path))
-        return [{"file": path.name, "epoch": epoch, "sha256": _sha256(path)} for epoch, _, path in sorted(checkpoints)]
+        folder = self.path / "checkpoints"
+        names = [CHECKPOINT.fullmatch(path.name) for path in folder.glob("epoch-*.safetensors")]
+        found = sorted((int(name[1]), name[2] or "", name[0]) for name in names if name)
+        return [{"file": name, "epoch": epoch, "sha256": _sha256(folder / name)} for epoch, _, name in found]
 
     # ----- machines
 
@@ -273,7 +267,7 @@ class RunFolder:
         return self.path / "machines" / f"epoch-{epoch:06d}.safetensors"
 
 
-def _settings_and_digests(path: Path, text: str) -> tuple[Settings, list[str]]:
+def _settings_and_digests(path: Path, text: bytes) -> tuple[Settings, list[str]]:
     """Parse the settings file of a run."""
     try:
         content = json.loads(text)
@@ -291,4 +285,6 @@ def _settings_and_digests(path: Path, text: str) -> tuple[Settings, list[str]]:
 
 
 def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    check_regular(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tapmachine.machine.files import write_atomically
+from tapmachine.data.files import read_bytes, write_atomically
 
 Record = dict[str, Any]
 
@@ -22,7 +22,7 @@ def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, 
         The records, and the damaged lines by line number.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return [], {}
     parsed = {line_number: _parse(line) for line_number, line in enumerate(lines, 1) if line}
@@ -65,10 +65,3 @@ def describe_damage(path: Path, damaged: dict[int, bytes]) -> str:
     if not damaged:
         return ""
     return f"{path}: {f'line {line_numbers} is' if len(damaged) == 1 else f'lines {line_numbers} are'} damaged"
-
-
-def set_aside(path: Path, damaged: dict[int, bytes]) -> None:
-    """Append damaged lines to a file."""
-    before = path.read_bytes() if path.exists() else b""
-    new = [line for line in damaged.values() if line not in before.split(b"\n")]  # some lines may have been appended
-    write_atomically(path, before + b"".join(line + b"\n" for line in new))

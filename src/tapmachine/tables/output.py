@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from tapmachine.data.columns import RawColumn
+from tapmachine.data.files import write_atomically
 from tapmachine.data.text import TextLayout, as_cells, columns_as_cells, to_text
-from tapmachine.machine.files import write_atomically
 from tapmachine.tables.codec import EncodedData
 from tapmachine.tables.frames import to_parquet
 from tapmachine.tables.schema import Schema

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.accelerator.compilation import compiled
-from tapmachine.accelerator.nested import over_tensors
-from tapmachine.beliefs import Moments
+from tapmachine.beliefs import Moments, over_tensors
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.conditioning import hidden_machine, replace_rows
 from tapmachine.solver import TAP, Scheme

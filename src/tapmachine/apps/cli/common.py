@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from tapmachine import __version__
+from tapmachine.data.errors import DamageWarning
 
 if TYPE_CHECKING:
     from tapmachine.runs.registry import ModelWord
@@ -200,8 +201,8 @@ def speaker(silent: bool) -> Callable[[str], None]:
 def warnings_as_lines(quiet: bool) -> Iterator[None]:
     """Print warnings as single lines, without file names and source code."""
 
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        if not quiet:
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        if not quiet or issubclass(category, DamageWarning):
             print(f"tapmachine: warning: {message}", file=sys.stderr)
 
     with warnings.catch_warnings():

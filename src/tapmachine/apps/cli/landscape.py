@@ -41,8 +41,8 @@ def landscape(
     from tapmachine.analysis.landscape import diagnose, track_landscape
     from tapmachine.analysis.landscape.embedding import embed_over_starts
     from tapmachine.analysis.landscape.output import landscape_files
+    from tapmachine.data.files import write_atomically
     from tapmachine.machine.checks import check_rows
-    from tapmachine.machine.files import write_atomically
     from tapmachine.runs.data import named
     from tapmachine.runs.session import Session
     from tapmachine.solver.validity import check_mean_field

@@ -15,8 +15,8 @@ from tapmachine.apps.report.explanations import explain
 from tapmachine.apps.report.figures import Figure
 from tapmachine.apps.report.results import N_STARTS, RunResults, Say, analyze
 from tapmachine.apps.report.scripted import for_script
+from tapmachine.data.files import write_atomically
 from tapmachine.display.html import escape, items, table
-from tapmachine.machine.files import write_atomically
 from tapmachine.runs.session import Session
 
 # The page loads no external resources.

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine.accelerator.nested import over_tensors
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments, Tilt, over_tensors
 from tapmachine.machine.boltzmann import field_from_below
 from tapmachine.solver.schemes.couplings import Couplings
 from tapmachine.units import Units
