@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from tapmachine import RBM
 from tapmachine.likelihood import exact_log_likelihood
 from tapmachine.machine.checks import in_double
-from tapmachine.tables.frames import from_columns, to_columns
+from tapmachine.tables.frames import Frame, from_columns
 from tapmachine.tables.schema import Schema
 
 pd = pytest.importorskip("pandas")
@@ -43,7 +43,7 @@ def fitted() -> RBM:
 
 
 def schema_of(frame, **kinds) -> Schema:
-    return Schema.infer(to_columns(frame), kinds)
+    return Schema.infer(Frame.of(frame).columns, kinds)
 
 
 # ----- schemas
@@ -71,7 +71,7 @@ def test_a_table_with_gaps_comes_back_with_index_types_and_categories():
         frame.loc[frame.index[row], name] = np.nan if name == "mass" else pd.NA if name == "eggs" else None
     schema = Schema.from_dict(json.loads(json.dumps(schema_of(frame).to_dict())))
     assert schema == schema_of(frame)
-    code = schema.encode(to_columns(frame))
+    code = schema.encode(Frame.of(frame).columns)
     assert code.shape == (60, schema.n_components) == (60, 11)
     assert np.isnan(code[0]).sum() == 3  # all components of a category
     assert np.isnan(code).sum() == 3 + 3 + 1 + 1 + 1
@@ -96,7 +96,7 @@ def test_polars():
         pl.Series("rank", ["u", "v", "w"] * 20, dtype=pl.Enum(["w", "v", "u"])), pl.col("eggs").cast(pl.Int16)
     )
     schema = schema_of(frame)
-    assert_frame_equal(from_columns(schema.decode(schema.encode(to_columns(frame))), "polars"), frame)
+    assert_frame_equal(from_columns(schema.decode(schema.encode(Frame.of(frame).columns)), "polars"), frame)
     model = RBM(3, epochs=1).fit(frame)
     assert model.sample(4).schema == frame.schema
     assert isinstance(model.score_samples(frame), pl.Series)
@@ -141,7 +141,7 @@ def test_an_identifier_is_no_category():
         (lambda f: change(f, "mass", "heavy"), "column 'mass' contains text; expected numbers"),
         (lambda f: f.drop(columns="year"), "column 'year' of the training data is missing"),
         (lambda f: f.assign(extra=1), "column 'extra' was not in the training data"),
-        (lambda f: f[f.columns[::-1]], "column 0 is 'sex', but was 'mass'"),
+        (lambda f: f.drop(columns=["year", "sex"]), "columns 'year', 'sex' of the training data are missing; add them"),
         (lambda f: change(f, "species", None, 2), "column 'species' is missing in row 2"),
         (lambda f: f.to_numpy(), "expected a DataFrame with the columns"),
         (lambda f: f[:0], "no rows"),
@@ -201,7 +201,7 @@ def test_results_have_the_index_columns_and_types_of_the_data(fitted):
 def test_scores_are_densities_of_the_data(fitted):
     """By enumeration of the encoded rows, and the change of units of each real column."""
     frame, schema = penguins(), fitted.schema_
-    code = torch.from_numpy(schema.encode(to_columns(frame)))
+    code = torch.from_numpy(schema.encode(Frame.of(frame).columns))
     jacobian = sum(np.log(frame[name].astype(float).std(ddof=0)) for name in ("mass", "year", "eggs"))
     expected = exact_log_likelihood(in_double(fitted.machine_), code).values.numpy() - jacobian
     np.testing.assert_allclose(fitted.score_samples(frame), expected, rtol=1e-6)
@@ -214,7 +214,7 @@ def test_probabilities_of_a_column_are_ratios_of_likelihoods(column, fitted):
     values = [True, False] if column == "alive" else list(found.columns)
     scores = [fitted.score_samples(frame.assign(**{column: value})) for value in values]
     expected = np.exp(np.stack(scores, 1) - np.logaddexp.reduce(np.stack(scores, 1), 1)[:, None])
-    np.testing.assert_allclose(found[[str(value) for value in values]], expected, rtol=1e-5)
+    np.testing.assert_allclose(np.stack([found[value] for value in values], 1), expected, rtol=1e-5)
     best = np.array(values, object)[expected.argmax(1)]
     assert list(fitted.predict(frame, column)) == list(best)
 
@@ -245,13 +245,12 @@ def test_imputation_keeps_what_was_observed():
 def test_floats_are_numbers_as_ever(quick_tables):
     frame = penguins()[["mass"]].assign(other=np.linspace(0, 1, 60))
     model, plain = RBM(2, epochs=1).fit(frame), RBM(2, epochs=1).fit(frame.to_numpy())
-    assert model.schema_ is None
+    assert [column.kind for column in model.schema_.columns] == ["real", "real"]
     np.testing.assert_array_equal(model.components_, plain.components_)
     assert list(model.sample(3).columns) == ["mass", "other"]
     assert list(model.impute(frame).index) == list(frame.index)
     assert isinstance(plain.sample(3), np.ndarray)
-    with pytest.raises(ValueError, match="Column 0 is 'other', but was 'mass'"):
-        model.transform(frame[["other", "mass"]])
+    np.testing.assert_array_equal(model.transform(frame[["other", "mass"]]), model.transform(frame))
     assert list(model.sample(2, given={"mass": 4.0})["mass"]) == [4.0, 4.0]
 
 

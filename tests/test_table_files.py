@@ -61,10 +61,10 @@ def table(text):
 def posterior_of(run, frame):
     """By way of the DataFrame: what the command line must come to."""
     from tapmachine.runs.session import Session
-    from tapmachine.tables.frames import to_columns
+    from tapmachine.tables.frames import Frame
 
     schema = Session(run).codec.schema
-    rows = torch.from_numpy(schema.encode(to_columns(frame)))
+    rows = torch.from_numpy(schema.encode(Frame.of(frame).columns))
     return schema, mixture_of(load(run)).condition(rows)
 
 

@@ -132,7 +132,14 @@ def bytes_scaled_beyond(settings: Settings) -> int | None:
 def codec_of(settings: Settings, schema: Schema | None = None, names: Sequence[str] | None = None) -> Codec:
     """Return the codec of data with the given settings."""
     names = None if names is None else tuple(names)
-    return Codec(names, schema, None, settings.binarize, settings.visible == "categorical", settings.dtype)
+    return Codec(
+        names,
+        schema,
+        is_table=schema is not None,
+        binarize=settings.binarize,
+        has_states=settings.visible == "categorical",
+        dtype=settings.dtype,
+    )
 
 
 def read_data(settings: Settings) -> RunData[Rows]:

@@ -14,16 +14,7 @@ from tapmachine.data.errors import DataError, SettingsError
 from tapmachine.data.rows import LazyRows, Rows, by_rows, from_array, has_gaps, parts
 from tapmachine.data.sources import INTENSITIES, DataSet, read
 from tapmachine.data.text import COMPLETE_ROWS
-from tapmachine.tables.frames import (
-    FrameType,
-    from_columns,
-    from_numbers,
-    has_float_columns_only,
-    library_of,
-    matrix_and_names,
-    series_of,
-    to_columns,
-)
+from tapmachine.tables.frames import Frame, library_of, matrix_and_names
 from tapmachine.tables.schema import Column, Schema
 
 Array = np.ndarray[Any, Any]
@@ -41,8 +32,9 @@ class Codec:
 
     Attributes:
         names: Names of the columns; None for arrays.
-        schema: Kinds of the columns of a table; None if the columns are numbers that need no encoding.
-        frame: Type of the DataFrame with the training data, which results have as well; None for arrays and files.
+        schema: Kinds of the columns of a table; None for arrays and files of numbers.
+        library: Library of the DataFrame with the training data, "pandas" or "polars"; None for arrays and files.
+        is_table: Whether columns are identified by their names and have kinds; False for rows of plain numbers.
         binarize: Threshold of binarization; None if values are not binarized.
         has_states: Whether the columns of a plain array are the numbers of categorical states.
         dtype: Data type of tensors of real numbers.
@@ -50,12 +42,13 @@ class Codec:
     Example:
         >>> import pandas
         >>> from tapmachine.tables.codec import Codec
-        >>> frame = pandas.DataFrame({"mass": [1.0, 3.0], "kind": ["a", "b"]})
+        >>> from tapmachine.tables.frames import Frame
+        >>> frame = Frame.of(pandas.DataFrame({"mass": [1.0, 3.0], "kind": ["a", "b"]}))
         >>> codec = Codec.infer(frame)
         >>> codec.encode(frame)
         array([[-1.,  0.],
                [ 1.,  1.]])
-        >>> codec.decode(codec.encode(frame))
+        >>> codec.decode(codec.encode(frame), frame)
            mass kind
         0   1.0    a
         1   3.0    b
@@ -63,34 +56,39 @@ class Codec:
 
     names: tuple[str, ...] | None = None
     schema: Schema | None = None
-    frame: FrameType | None = None
+    library: str | None = None
+    is_table: bool = False
     binarize: float | None = None
     has_states: bool = False
     dtype: str = "float32"
 
     @classmethod
-    def infer(cls, X: Any, kinds: Mapping[str, str] | None = None, coded: bool = True, **others: Any) -> "Codec":
+    def infer(cls, X: Any, kinds: Mapping[str, str] | None = None, is_table: bool = True, **others: Any) -> "Codec":
         """Create the codec of training data.
 
         Args:
-            X: Training data: a DataFrame, or anything else with rows of numbers.
+            X: Training data: a `Frame`, or anything else with rows of numbers.
             kinds: Mapping from column names to kinds (real, count, binary or categorical) that override the inferred
                 kinds.
-            coded: Whether the columns of a DataFrame are encoded by their kinds, unless all of them are floats
-                (default: True).
+            is_table: Whether the columns of a DataFrame have kinds (default: True).
             others: Other attributes of the codec.
         """
-        if library_of(X) is None:
+        if not isinstance(X, Frame):
             if kinds is not None:
                 raise ValueError("columns is set, but X has no column names; pass X as a DataFrame")
             _, names = matrix_and_names(X)
             return cls(None if names is None else tuple(names), **others)
-        if kinds is not None and not coded:
+        if kinds is not None and not is_table:
             raise ValueError("columns cannot be combined with visible, binarize or interval")
-        frame, schema = FrameType.of(X), None
-        if coded and (kinds is not None or not has_float_columns_only(X)):
-            schema = Schema.infer(to_columns(X), kinds)
-        return cls(frame.names, schema, frame, **others)
+        schema = Schema.infer(X.columns, kinds) if is_table else None
+        if schema is None or all((own.kind, own.type) == ("real", "float") for own in schema.columns):
+            schema = Schema.of_numbers(X.columns)
+        return cls(X.names, schema, X.library, is_table, **others)
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether columns are encoded, because some of them are not plain numbers."""
+        return self.schema is not None and not self.schema.is_plain
 
     def with_schema(self, n_columns: int) -> "Codec":
         """Return a codec with a schema, in which columns of plain numbers are real and need no encoding."""
@@ -99,44 +97,38 @@ class Codec:
         names = self.names or tuple(map(str, range(n_columns)))
         if len(names) != n_columns:
             raise ValueError(f"has {n_columns} columns; expected {len(names)}, as in the training data")
-        return replace(self, schema=Schema(tuple(Column(name, "real", "float", "float64", "") for name in names)))
+        return replace(
+            self, schema=Schema.of_numbers([RawColumn(name, "float", np.empty(0), "float64") for name in names])
+        )
+
+    @property
+    def frame(self) -> Frame | None:
+        """Type of the DataFrame with the training data, without rows."""
+        return None if self.library is None else Frame((), self.library)
 
     # ----- rows in
 
-    def encode(self, X: Any, gaps: bool = True, optional: Sequence[str] = ()) -> Array:  # (N, n_components)
-        """Encode rows as numbers, with NaN for missing values.
+    def encode(
+        self, X: Frame | Sequence[RawColumn], gaps: bool = True, optional: Sequence[str] = ()
+    ) -> Array:  # (N, n_components)
+        """Encode the columns of a table as numbers, with NaN for missing values.
 
         Args:
-            X: DataFrame or list of columns, if the codec has a schema. Otherwise, rows of numbers.
+            X: DataFrame or columns with the names of the schema, in any order.
             gaps: Whether values may be missing (default: True).
-            optional: Names of columns that may be absent and are missing in all rows then.
+            optional: Names of columns that may be absent, and whose values are ignored otherwise.
 
         Raises:
             ValueError: If the columns or their values do not match the schema.
         """
-        if self.schema is None:
-            return np.asarray(X)
-        if library_of(X) is None and not isinstance(X, list):
-            names = self.schema.names
-            raise ValueError(
-                f"X is a {type(X).__name__}; expected a DataFrame with the columns "
-                f"{', '.join(map(repr, names[:5]))}{', …' if len(names) > 5 else ''}"
-            )
-        columns = X if isinstance(X, list) else to_columns(X)
-        if len(columns) and len(columns[0].values) == 0:
-            raise ValueError("X has no rows (n_samples=0)")
+        assert self.schema is not None
+        columns = [own for own in (X.columns if isinstance(X, Frame) else X) if own.name not in optional]
         rows = self.schema.encode(columns, optional)
         for column in () if gaps else columns:
             if column.gaps.any():
                 where = int(column.gaps.argmax())
                 raise ValueError(f"column {column.name!r} is missing in row {where}; expected complete rows")
         return rows
-
-    def encode_without(self, X: Any, column: str) -> Array:  # (N, n_components)
-        """Encode rows in which all values of one column, which may be absent, are missing."""
-        self.column(column)
-        others = [own for own in to_columns(X) if own.name != column] if library_of(X) else X
-        return self.encode(others, optional=[column])
 
     def given(self, values: Mapping[Any, Any], n_columns: int | None = None) -> Tensor:  # (n_components,)
         """Encode a row with known values in some columns and NaN in all others.
@@ -195,43 +187,21 @@ class Codec:
 
     # ----- rows out
 
-    def decode(self, rows: Array, like: Any = None, keep: bool = False) -> Any:  # (N, n_components)
+    def decode(self, rows: Array, frame: Frame | None, keep: bool = False) -> Any:  # (N, n_components)
         """Decode encoded rows, or means of encoded rows.
 
         Args:
             rows: Encoded rows.
-            like: Data whose type the result has (default: the training data). For an array, rows are not decoded.
-            keep: Whether values that are known in `like` are kept, for tables with a schema (default: False).
-
-        Returns:
-            A DataFrame with the index of `like`, or the rows themselves.
+            frame: DataFrame whose library and index the result has; None for arrays, whose rows are not decoded.
+            keep: Whether values that are known in `frame` are kept, for tables (default: False).
         """
-        library = library_of(like)
-        if self.frame is None or (like is not None and library is None):
+        if frame is None or self.schema is None:
             return rows
-        index = getattr(like, "index", None)
-        library = library or self.frame.library
-        if self.schema is None:
-            dtypes = self.frame.dtypes if library == self.frame.library else ()
-            return from_numbers(rows, self.frame.names, library, index, dtypes)
         decoded = self.schema.decode(rows)
-        if keep:
-            decoded = [own.filled_from(other) for own, other in zip(to_columns(like), decoded, strict=True)]
-        return from_columns(decoded, library, index)
-
-    def estimates(
-        self,
-        values: Tensor,
-        deviation: Tensor,
-        dtype: Any,
-        like: Any,
-        with_deviation: bool = False,
-        keep: bool = False,
-    ) -> Any:
-        """Decode estimates and, if wanted, their standard deviations; see `decode`."""
-        rows, spread = (z.detach().cpu().numpy().astype(dtype, copy=False) for z in (values, deviation))
-        decoded = self.decode(rows, like, keep)
-        return (decoded, self.frame_like(self.deviations(spread), like)) if with_deviation else decoded
+        if keep and self.is_table:
+            known = {column.name: column for column in frame.columns}
+            decoded = [known[own.name].filled_from(own) for own in decoded]
+        return frame.table(decoded)
 
     def deviations(self, deviation: Array) -> Array:  # (N, n_components) -> (N, n_columns)
         """Return the standard deviation of each value in the units of the data, given those of its components."""
@@ -253,22 +223,6 @@ class Codec:
                 assert self.schema is not None
                 return column, self.schema.components[name]
         raise ValueError(f"column is {name!r}; expected one of {', '.join(repr(own.name) for own in columns)}")
-
-    def columns_like(self, columns: Sequence[RawColumn], like: Any) -> Any:
-        """Return decoded columns as a DataFrame with the library and the index of `like`."""
-        return from_columns(columns, library_of(like) or "pandas", getattr(like, "index", None))
-
-    def frame_like(self, values: Array, like: Any, names: Sequence[str] | None = None) -> Any:  # (N, n)
-        """Return numbers as a DataFrame with the index of `like`, or as they are if `like` is no DataFrame."""
-        library, names = library_of(like), names or self.names
-        if library is None or names is None:
-            return values
-        return from_numbers(values, names, library, getattr(like, "index", None))
-
-    def series_like(self, values: Array, name: str, like: Any) -> Any:  # (N,)
-        """Return numbers as a Series with the index of `like`, or as they are if `like` is no DataFrame."""
-        library = library_of(like)
-        return values if library is None else series_of(values, name, library, getattr(like, "index", None))
 
 
 def _number(name: Any, value: Any) -> float:
@@ -328,7 +282,7 @@ def read_rows(
     if found.table is None:
         return EncodedData(**vars(found))
     try:
-        columns = to_columns(found.table) if library_of(found.table) else list(found.table)
+        columns = Frame.of(found.table).columns if library_of(found.table) else tuple(found.table)
         own = schema or Schema.infer(columns, kinds)
         rows = own.encode(columns, optional)
     except ValueError as error:
@@ -338,4 +292,4 @@ def read_rows(
             row = int(column.gaps.argmax())
             raise DataError(f"{found.name}: row {row}, column {column.name!r} is empty; {COMPLETE_ROWS}")
     notes = tuple(f"{found.name}: {line}" for line in own.describe().splitlines()) if schema is None else ()
-    return EncodedData(**(vars(found) | {"rows": rows, "notes": notes}), schema=own, columns=tuple(columns))
+    return EncodedData(**(vars(found) | {"rows": rows, "notes": notes}), schema=own, columns=columns)

@@ -36,50 +36,67 @@ def matrix_and_names(X: Any) -> tuple[Any, list[str] | None]:
     return (X.to_memory() if X.isbacked else X).X, [str(name) for name in X.var_names]
 
 
-def has_float_columns_only(frame: Any) -> bool:
-    """Return whether all columns of a DataFrame have a floating-point dtype."""
-    if library_of(frame) == "polars":
-        return all(str(dtype) in ("Float32", "Float64") for dtype in frame.dtypes)
-    return all(isinstance(dtype, np.dtype) and dtype.kind == "f" for dtype in frame.dtypes)
-
-
 @dataclass(frozen=True)
-class FrameType:
-    """Library, column names and dtypes of a DataFrame, used to create DataFrames of the same type.
+class Frame:
+    """A DataFrame that was converted to columns, with the library and the index that results have as well.
 
     Attributes:
+        columns: The columns.
         library: Name of the library, "pandas" or "polars".
-        names: Names of the columns.
-        dtypes: Names of the columns' dtypes.
+        index: Index of a pandas DataFrame.
     """
 
+    columns: tuple[RawColumn, ...]
     library: str
-    names: tuple[str, ...]
-    dtypes: tuple[str, ...]
+    index: Any = None
 
     @classmethod
-    def of(cls, frame: Any) -> "FrameType":
-        """Create the description of a DataFrame."""
-        names = tuple(str(name) for name in frame.columns)
-        return cls(library_of(frame) or "pandas", names, tuple(str(dtype) for dtype in frame.dtypes))
+    def of(cls, frame: Any) -> "Frame":
+        """Convert a DataFrame.
 
+        Raises:
+            ValueError: If a column name is not a string or occurs twice, if a column mixes types, or if it contains
+                values other than numbers, text, booleans or categories.
+        """
+        library, names = library_of(frame) or "pandas", list(frame.columns)
+        have_no_names = not any(isinstance(name, str) for name in names)  # numbers, as in DataFrame(array)
+        for place, name in enumerate(names):
+            if not isinstance(name, str) and not have_no_names:
+                raise ValueError(f"column name {name!r} is not a string; use X.columns = X.columns.astype(str)")
+            if name in names[:place]:
+                raise ValueError(f"column {name!r} occurs twice; use unique column names")
+        make = _from_polars if library == "polars" else _from_pandas
+        columns = tuple(make(str(name), frame[name]) for name in names)
+        return cls(columns, library, getattr(frame, "index", None))
 
-def to_columns(frame: Any) -> list[RawColumn]:
-    """Convert a DataFrame to a list of columns.
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(column.name for column in self.columns)
 
-    Raises:
-        ValueError: If a column name is not a string, if a column mixes types, or if it contains values other than
-            numbers, text, booleans or categories.
-    """
-    for name in frame.columns:
-        if not isinstance(name, str):
-            raise ValueError(f"column name {name!r} is not a string; use X.columns = X.columns.astype(str)")
-    names = list(frame.columns)
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise ValueError(f"column {name!r} occurs twice; use unique column names")
-    make = _from_polars if library_of(frame) == "polars" else _from_pandas
-    return [make(name, frame[name]) for name in names]
+    def table(self, columns: Sequence[RawColumn]) -> Any:
+        """Return other columns as a DataFrame with this library and index."""
+        return from_columns(columns, self.library, self.index)
+
+    def numbers(self, values: Array, names: Sequence[Any]) -> Any:  # (N, n)
+        """Return an array of numbers as a DataFrame with this library and index."""
+        if self.library == "polars":
+            import polars
+
+            return polars.DataFrame(np.ascontiguousarray(values), schema=[str(name) for name in names], orient="row")
+        import pandas
+
+        return pandas.DataFrame(values, index=self.index, columns=list(names))
+
+    def series(self, values: Array, name: str) -> Any:  # (N,)
+        """Return an array of numbers as a Series with this library and index."""
+        if self.library == "polars":
+            import polars
+
+            return polars.Series(name, values)
+        import pandas
+
+        return pandas.Series(values, index=self.index, name=name)
 
 
 def _from_pandas(name: str, series: Any) -> RawColumn:
@@ -164,30 +181,6 @@ def _to_polars(column: RawColumn) -> Any:
     if column.dtype == "Object":
         return polars.Series(column.name, cells)
     return polars.Series(column.name, cells, dtype=getattr(polars, column.dtype))
-
-
-def from_numbers(values: Array, names: Sequence[str], library: str, index: Any, dtypes: Sequence[str] = ()) -> Any:
-    """Create a DataFrame from an array of numbers of shape (N, n)."""
-    if library == "polars":
-        import polars
-
-        frame = polars.DataFrame(np.ascontiguousarray(values), schema=list(names), orient="row")
-        return frame.cast({n: getattr(polars, d) for n, d in zip(names, dtypes, strict=True)}) if dtypes else frame
-    import pandas
-
-    frame = pandas.DataFrame(values, index=index, columns=list(names))
-    return frame.astype(dict(zip(names, dtypes, strict=True))) if dtypes else frame
-
-
-def series_of(values: Array, name: str, library: str, index: Any) -> Any:
-    """Create a Series from an array of numbers of shape (N,)."""
-    if library == "polars":
-        import polars
-
-        return polars.Series(name, values)
-    import pandas
-
-    return pandas.Series(values, index=index, name=name)
 
 
 def to_parquet(columns: Sequence[RawColumn], layout: TextLayout | None) -> bytes:

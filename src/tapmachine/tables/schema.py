@@ -1,7 +1,7 @@
 """Schema of a table: the kinds of its columns, their encoding as states of the visible units, and decoding."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -54,13 +54,18 @@ class Column:
         """Number of components, which is the number of categories for a categorical column and 1 for other columns."""
         return len(self.categories) if self.kind == "categorical" else 1
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the values of the column need no encoding."""
+        return self.kind == "real" and (self.shift, self.scale) == (0, 1)
+
     def describe(self) -> str:
         """Describe the kind of the column and the reason for it in one line."""
         named = ", ".join(str(value) for value in self.categories[:NAMED])
         named += f" and {len(self.categories) - NAMED} more" if len(self.categories) > NAMED else ""
         order = "ordered " if self.ordered else ""
         what = {
-            "real": "real, standardized",
+            "real": "real" if self.is_plain else "real, standardized",
             "count": "count",
             "binary": f"binary ({named})",
             "categorical": f"categorical, {len(self.categories)} {order}categories ({named})",
@@ -138,9 +143,13 @@ def infer_column(column: RawColumn, kind: str | None = None) -> Column:
         ValueError: If the values of the column do not match the kind, or if no kind can be inferred.
     """
     check_numbers(column)
+    if not len(column.values):
+        raise ValueError("the table has no rows; expected at least one")
     seen = column.values[~column.gaps]
     if not len(seen):
         raise ValueError(f"column {column.name!r} has only missing values; drop it")
+    if column.type == "float" and (seen == np.round(seen)).all():
+        column = replace(column, type="int")  # pandas stores integers with gaps as floats
     distinct = sorted(set(seen.tolist())) if column.type != "category" else []
     constant = "; constant" if len(set(seen.tolist())) == 1 else ""
     why = "as specified"
@@ -253,10 +262,21 @@ class Schema:
                 raise ValueError(f"columns[{name!r}] is {kind!r}; expected one of {', '.join(KINDS)}")
         return cls(tuple(infer_column(column, kinds.get(column.name)) for column in table))
 
+    @classmethod
+    def of_numbers(cls, table: Sequence[RawColumn]) -> "Schema":
+        """Return the schema of a table whose columns are real and need no encoding."""
+        _check_unique([column.name for column in table])
+        return cls(tuple(Column(own.name, "real", own.type, own.dtype, "numbers with decimals") for own in table))
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all columns are numbers that need no encoding."""
+        return all(column.is_plain for column in self.columns)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -324,31 +344,26 @@ class Schema:
 
     # ----- rows
 
-    def check_names(self, names: Sequence[str], optional: Sequence[str] = ()) -> None:
-        """Raise a ValueError if columns are missing, unknown, duplicated or in a different order."""
-        _check_unique(names)
-        for name in self.names:
-            if name not in names and name not in optional:
-                raise ValueError(f"column {name!r} of the training data is missing; add it")
-        for name in names:
-            if name not in self.names:
-                raise ValueError(f"column {name!r} was not in the training data; drop it")
-        expected = [name for name in self.names if name in names]
-        for place, (name, there) in enumerate(zip(names, expected, strict=True)):
-            if name != there:
-                raise ValueError(
-                    f"column {place} is {name!r}, but was {there!r} in training; "
-                    "reorder the columns with X[model.feature_names_in_]"
-                )
-
     def encode(self, table: Sequence[RawColumn], optional: Sequence[str] = ()) -> Array:  # (N, n_components), float64
         """Encode a table as rows of numbers, with NaN for missing values and missing optional columns.
+
+        Columns are identified by their names, so their order does not matter.
 
         Raises:
             ValueError: If a column is missing or unknown, or if a value does not match the kind of its column.
         """
-        self.check_names([column.name for column in table], optional)
         by_name = {column.name: column for column in table}
+        _check_unique([column.name for column in table])
+        missing = [name for name in self.names if name not in by_name and name not in optional]
+        unknown = [name for name in by_name if name not in self.names]
+        if missing:
+            is_or_are, it = ("is", "it") if len(missing) == 1 else ("are", "them")
+            raise ValueError(f"{_listed(missing)} of the training data {is_or_are} missing; add {it}")
+        if unknown:
+            was_or_were, it = ("was", "it") if len(unknown) == 1 else ("were", "them")
+            raise ValueError(f"{_listed(unknown)} {was_or_were} not in the training data; drop {it}")
+        if not table or not len(table[0].values):
+            raise ValueError("X has no rows (n_samples=0)")
         rows = np.full((len(table[0].values), self.n_components), np.nan)
         for column in self.columns:
             if column.name in by_name:
@@ -390,6 +405,11 @@ class Schema:
         """Create a schema from the output of `to_dict`."""
         columns = description["columns"]
         return cls(tuple(Column(**values | {"categories": tuple(values["categories"])}) for values in columns))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names[:NAMED]))}{more}"
 
 
 def _check_unique(names: Sequence[str]) -> None:

@@ -1,10 +1,9 @@
 """Input of the estimator: validation by scikit-learn, row weights, and sparse matrices made dense in parts."""
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from tapmachine.data.rows import SPARSE_VALUES, LazyRows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.data import repeat_rows, repeated
 from tapmachine.tables.codec import Codec
-from tapmachine.tables.frames import matrix_and_names
+from tapmachine.tables.frames import Frame, library_of, matrix_and_names
 
 Array = np.ndarray[Any, Any]
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -25,65 +24,79 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 FLOATS = (np.float64, np.float32)
 
 
-def encoded(model: Any, X: Any, gaps: bool = True) -> Array:
-    """Encode rows as a dense array of numbers, with NaN for missing values."""
-    rows = checked(model, X, gaps)
-    array: Array = rows.toarray() if issparse(rows) else rows
-    return array
+class Input(NamedTuple):
+    """Rows that were passed to a method, converted once.
+
+    Attributes:
+        rows: Encoded rows, with NaN for missing values.
+        frame: The DataFrame, whose library and index results have; None for arrays, and for models fitted to arrays.
+    """
+
+    rows: Array
+    frame: Frame | None
+
+    def table(self, columns: Any) -> Any:
+        """Return columns as a DataFrame, or an array as it is."""
+        return columns if self.frame is None else self.frame.table(columns)
+
+    def numbers(self, values: Array, names: Sequence[Any] | None = None) -> Any:  # (N, n)
+        """Return numbers with the type of the rows."""
+        return values if self.frame is None else self.frame.numbers(values, names or self.frame.names)
+
+    def series(self, values: Array, name: str) -> Any:  # (N,)
+        """Return one number per row as a Series, or as an array if the rows are an array."""
+        return values if self.frame is None else self.frame.series(values, name)
 
 
-def checked(model: Any, X: Any, gaps: bool = True, reset: bool = False) -> Any:
-    """Encode rows as numbers: a dense array, or a sparse matrix in CSR format. The names of columns are checked.
+def read(model: Any, X: Any, gaps: bool = True, without: str | None = None) -> Input:
+    """Convert rows of any type for a fitted estimator.
 
     Args:
         model: Estimator with the attribute `_codec`.
         X: Rows of any supported type.
         gaps: Whether values may be missing (default: True).
+        without: Name of a column whose values are missing; it may be absent (default: none).
+    """
+    check_is_fitted(model)
+    frame = None if library_of(X) is None or model._codec.schema is None else Frame.of(X)
+    if model._codec.is_table:
+        return Input(_table(model._codec, X if frame is None else frame, gaps, without), frame)
+    rows = plain_rows(model, X, gaps)
+    return Input(rows.toarray() if issparse(rows) else rows, frame)
+
+
+def _table(codec: Codec, X: Any, gaps: bool = True, without: str | None = None) -> Array:
+    if not isinstance(X, Frame):
+        names = codec.names or ()
+        raise ValueError(
+            f"X is a {type(X).__name__}; expected a DataFrame with the columns "
+            f"{', '.join(map(repr, names[:5]))}{', …' if len(names) > 5 else ''}"
+        )
+    if without is not None:
+        codec.column(without)
+    return codec.encode(X, gaps, () if without is None else (without,))
+
+
+def plain_rows(model: Any, X: Any, gaps: bool = True, reset: bool = False) -> Any:
+    """Validate rows of numbers: a dense array, or a sparse matrix in CSR format. The names of columns are checked.
+
+    Args:
+        model: Estimator.
+        X: Rows of any supported type.
+        gaps: Whether values may be missing (default: True).
         reset: Whether X is training data, whose number and names of columns are stored (default: False).
     """
-    if not reset:
-        check_is_fitted(model)
-    codec: Codec = model._codec
-    if codec.schema is not None:
-        rows = codec.encode(X, gaps)
-        if reset:
-            model.feature_names_in_ = np.array(codec.schema.names, dtype=object)
-            model.n_features_in_ = len(codec.schema.names)
-        return rows
     matrix, names = matrix_and_names(X)
     finite = "allow-nan" if gaps else True
     options: dict[str, Any] = {"dtype": FLOATS, "accept_sparse": "csr", "ensure_all_finite": finite}
     if names is None:
-        with _columns_named(model, X):
-            return validate_data(model, matrix, reset=reset, **options)
+        return validate_data(model, matrix, reset=reset, **options)
     rows = check_array(matrix, **options)
     if reset:
         model.n_features_in_, model.feature_names_in_ = len(names), np.array(names, dtype=object)
-    if len(names) != model.n_features_in_:
-        raise ValueError(f"X has {len(names)} columns; expected {model.n_features_in_}, as in the training data")
-    for place, (name, known) in enumerate(zip(names, getattr(model, "feature_names_in_", names), strict=True)):
-        if name != known:
-            raise ValueError(
-                f"column {place} is {name!r}, but was {known!r} in training; use X[:, model.feature_names_in_]"
-            )
+    elif len(names) != model.n_features_in_ or names != list(getattr(model, "feature_names_in_", names)):
+        raise ValueError("the variables of X are not those of the training data; use X[:, model.feature_names_in_]")
     return rows
-
-
-@contextmanager
-def _columns_named(fitted: Any, X: Any) -> Iterator[None]:
-    """Add the name of the first wrong column to scikit-learn's error about the order of columns."""
-    try:
-        yield
-    except ValueError as error:
-        known = list(getattr(fitted, "feature_names_in_", ()))
-        names = list(getattr(X, "columns", ()))
-        if "feature names should match" not in str(error) or sorted(map(str, names)) != sorted(known):
-            raise
-        place = next(place for place, (name, there) in enumerate(zip(names, known, strict=True)) if name != there)
-        where = (
-            f"Column {place} is {names[place]!r}, but was {known[place]!r} in training; use X[model.feature_names_in_]"
-        )
-        raise ValueError(f"{str(error).rstrip()} {where}") from None
 
 
 def states(model: Any, array: Array) -> Tensor:
@@ -94,7 +107,7 @@ def states(model: Any, array: Array) -> Tensor:
     machine: BoltzmannMachine = model.machine_
     x: Tensor = model._codec.rows(array, machine.dtype).to(machine.device)
     units = machine.layers[0]
-    if model._codec.schema is not None or model.interval is not None or units.support.is_countable:
+    if model._codec.is_coded or model.interval is not None or units.support.is_countable:
         return x
     lower, upper = (bound.detach() for bound in units.bounds())
     outside = (x < lower) | (x > upper)
@@ -113,7 +126,7 @@ def states(model: Any, array: Array) -> Tensor:
 
 def examples(model: Any, data: Any) -> Tensor | None:
     """Return complete example rows as states of the visible units."""
-    return None if data is None else states(model, encoded(model, data, gaps=False))
+    return None if data is None else states(model, read(model, data, gaps=False).rows)
 
 
 def as_rows(machine: BoltzmannMachine, states: Tensor, dtype: Any) -> Array:
@@ -164,7 +177,7 @@ def dense_in_parts(method: Method) -> Method:
         matrix, _ = matrix_and_names(X)
         if not issparse(matrix) or matrix.shape[0] == 0:
             return method(self, X, *arguments, **options)
-        matrix = checked(self, X)
+        matrix = plain_rows(self, X)
         step = max(1, SPARSE_VALUES // max(1, matrix.shape[1]))
         parts = (matrix[first : first + step].toarray() for first in range(0, matrix.shape[0], step))
         with warnings.catch_warnings():

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
 from tapmachine.analysis.features import features_of, visible_means
-from tapmachine.apps.estimator.input import FLOATS, as_rows, dense_in_parts, encoded, examples, states
+from tapmachine.apps.estimator.input import FLOATS, Array, as_rows, dense_in_parts, examples, read, states
 from tapmachine.apps.estimator.training import Trained, all_or_nothing, train, train_further
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import LikelihoodWarning, TrainingWarning, warn
@@ -25,8 +25,6 @@ from tapmachine.tables import cells
 from tapmachine.tables.frames import library_of
 from tapmachine.tables.units import UnitMaker
 from tapmachine.training import Objective
-
-Array = np.ndarray[Any, Any]
 
 
 def _has_schema(model: "RBM") -> bool:
@@ -168,8 +166,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
         Features of binary units lie in [0, 1]. Rows may contain missing values (NaN).
         """
-        array = encoded(self, X)
-        return features_of(self.machine_, states(self, array)).cpu().numpy().astype(array.dtype, copy=False)
+        rows = read(self, X).rows
+        return features_of(self.machine_, states(self, rows)).cpu().numpy().astype(rows.dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Any:
         """Compute the means of the visible units given the features of the last layer, (n_samples, n_features).
@@ -182,7 +180,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         if hidden.shape[1] != self._n_features_out:
             raise ValueError(f"X has {hidden.shape[1]} columns; expected {self._n_features_out}, one per hidden unit")
         visible = visible_means(in_double(self.machine_), torch.tensor(hidden))
-        result = self._codec.decode(as_rows(self.machine_, visible, hidden.dtype))
+        result = self._codec.decode(as_rows(self.machine_, visible, hidden.dtype), self._codec.frame)
         if library_of(X) == "pandas" and library_of(result) == "pandas":
             result.index = X.index
         return result
@@ -193,10 +191,9 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
         With several hidden layers, F(x) is approximated by TAP and is NaN for rows where TAP does not converge.
         """
-        array = encoded(self, X, gaps=False)
-        log_weights = cells.log_weights(in_double(self.machine_), states(self, array)).cpu().numpy()
-        values = self._codec.log_scale(array) - log_weights
-        return self._codec.series_like(values, "free_energy", X)
+        table = read(self, X, gaps=False)
+        log_weights = cells.log_weights(in_double(self.machine_), states(self, table.rows)).cpu().numpy()
+        return table.series(self._codec.log_scale(table.rows) - log_weights, "free_energy")
 
     @dense_in_parts
     def score_samples(self, X: Any) -> Any:
@@ -210,9 +207,9 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         Warns:
             LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
         """
-        x = states(self, encoded(self, X))
-        values = cells.log_likelihoods(self.machine_, self._codec, x, self._partition())
-        return self._codec.series_like(values, "log_likelihood", X)
+        table = read(self, X)
+        values = cells.log_likelihoods(self.machine_, self._codec, states(self, table.rows), self._partition())
+        return table.series(values, "log_likelihood")
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-likelihood of the rows in nats. See `score_samples`."""
@@ -264,7 +261,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             return starts[torch.from_numpy(seeds.randint(len(starts), size=n)).to(starts.device)]
 
         drawn = cells.draw(self.machine_, n_samples, some_starts, n_sweeps, generator, row)
-        return self._codec.decode(as_rows(self.machine_, drawn, np.float64))
+        return self._codec.decode(as_rows(self.machine_, drawn, np.float64), self._codec.frame)
 
     @dense_in_parts
     def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
@@ -283,14 +280,16 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             return_std: Whether to also return standard deviations (default: False).
         """
         check_channel(channel)
-        array, machine = encoded(self, X), self.machine_
-        y = states(self, array) if channel.sees_states else torch.from_numpy(np.array(array)).to(machine.device)
+        table, machine = read(self, X), self.machine_
+        y = states(self, table.rows) if channel.sees_states else torch.from_numpy(table.rows.copy()).to(machine.device)
         if isinstance(channel, Missing):
             found = cells.impute(machine, y, examples(self, data))
         else:
             posterior = denoise(in_double(machine), y, channel, data=examples(self, data))
             found = posterior.values, posterior.deviation
-        return self._codec.estimates(*found, array.dtype, X, return_std, keep=isinstance(channel, Missing))
+        values, spread = (z.detach().cpu().numpy().astype(table.rows.dtype, copy=False) for z in found)
+        result = self._codec.decode(values, table.frame, keep=isinstance(channel, Missing))
+        return (result, table.numbers(self._codec.deviations(spread), self._codec.names)) if return_std else result
 
     def impute(self, X: Any, data: Any = None, return_std: bool = False) -> Any:
         """Impute missing values (NaN) with posterior means or most probable categories, (n_samples, n_features).
@@ -313,9 +312,9 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         Returns:
             A DataFrame with one row per row of X and one column per value.
         """
-        rows = states(self, self._codec.encode_without(X, column))
-        found = cells.probabilities(self.machine_, self._codec, rows, column)
-        return self._codec.frame_like(found, X, [str(value) for value in self._codec.column(column)[0].categories])
+        table = read(self, X, without=column)
+        found = cells.probabilities(self.machine_, self._codec, states(self, table.rows), column)
+        return table.numbers(found, self._codec.column(column)[0].categories)
 
     @available_if(_has_schema)  # type: ignore[untyped-decorator]
     def predict(self, X: Any, column: str) -> Any:
@@ -328,8 +327,9 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         Returns:
             A Series of predictions with the data type of the column.
         """
-        rows = states(self, self._codec.encode_without(X, column))
-        return self._codec.columns_like([cells.predict(self.machine_, self._codec, rows, column)], X)[column]
+        table = read(self, X, without=column)
+        found = cells.predict(self.machine_, self._codec, states(self, table.rows), column)
+        return table.table([found])[column]
 
     def intervals(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:
         """Compute central credible intervals of missing numbers given the observed cells of each row.
@@ -343,9 +343,9 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             the observed value. Categorical and binary columns of DataFrames are omitted; use `predict_proba` for these
             columns.
         """
-        low, high = cells.intervals(self.machine_, self._codec, states(self, encoded(self, X)), level)
-        as_frame = self._codec.decode if self.schema_ is None else self._codec.columns_like
-        return as_frame(low, X), as_frame(high, X)
+        table = read(self, X)
+        low, high = cells.intervals(self.machine_, self._codec, states(self, table.rows), level)
+        return table.table(low), table.table(high)
 
     def impute_draws(self, X: Any, n_draws: int = 10, random_state: Any = 0) -> list[Any]:
         """Draw missing values from their joint posterior distribution, for multiple imputation.
@@ -369,10 +369,11 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             [(5, 4), (5, 4)]
         """
         check_count("n_draws", n_draws)
-        posterior = cells.exact_posterior(self.machine_, states(self, encoded(self, X)))
+        table = read(self, X)
+        posterior = cells.exact_posterior(self.machine_, states(self, table.rows))
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         drawn = posterior.draws(n_draws, torch.Generator(posterior.x.device).manual_seed(seed))
-        return [self._codec.decode(rows.cpu().numpy(), X, keep=True) for rows in drawn]
+        return [self._codec.decode(rows.cpu().numpy(), table.frame, keep=True) for rows in drawn]
 
     def surprise(self, X: Any) -> Any:
         """Compute the surprise −ln P(x_ij | other cells of the row) of each cell in nats, (n_samples, n_features).
@@ -380,12 +381,17 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         High values indicate the cells that make a row unusual; `score_samples` scores whole rows. Densities of real
         columns are in the units of the data. The surprise of missing cells is NaN.
         """
-        values = cells.surprise(self.machine_, self._codec, states(self, encoded(self, X)))
-        return self._codec.frame_like(values, X)
+        table = read(self, X)
+        values = cells.surprise(self.machine_, self._codec, states(self, table.rows))
+        return table.numbers(values, self._codec.names)
 
     def _take(self, trained: Trained) -> None:
         self.machine_ = machine = trained.new.in_units_of_data()
-        self.visible_, self.history_, self.schema_ = trained.new.why, trained.history, self._codec.schema
+        self.visible_, self.history_, self.schema_ = (
+            trained.new.why,
+            trained.history,
+            self._codec.schema if self._codec.is_table else None,
+        )
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
         self._n_features_out, self._trained = machine.sizes[-1], trained
         self._log_partition: tuple[str, LogPartition] | None = None  # for parameters with this digest

@@ -6,19 +6,21 @@ from copy import deepcopy
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from scipy.sparse import issparse
 from sklearn.utils import check_random_state
 from torch import Tensor
 
 from tapmachine.accelerator.distributed import pick_device
-from tapmachine.apps.estimator.input import checked, lazy_rows, states, weighted
+from tapmachine.apps.estimator.input import lazy_rows, plain_rows, read, states, weighted
 from tapmachine.data.checks import check_count
 from tapmachine.data.rows import Rows, has_gaps, spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.registry import make_objective
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.codec import Codec
+from tapmachine.tables.frames import Frame, library_of
 from tapmachine.tables.machine import Fitted, ScaledMachine, make_machine, make_training
 from tapmachine.training import Monitor, Objective, Trainer, TrainingOptions
 from tapmachine.training.gaps import check_columns, fill_columns
@@ -88,8 +90,8 @@ def settings_of(model: Any, epochs: Any, **others: Any) -> Settings:
 
 
 def new_codec(model: Any, X: Any) -> Codec:
-    """Return the codec of the training data of an estimator."""
-    is_auto = model.visible is not None and not callable(model.visible) and model.visible == "auto"
+    """Return the codec of the training data of an estimator, which are a `Frame` or rows of numbers."""
+    is_auto = isinstance(model.visible, str) and model.visible == "auto"
     return Codec.infer(
         X,
         model.columns,
@@ -180,14 +182,22 @@ def _options(model: Any, settings: Settings, monitor: Monitor, weights: Tensor |
 
 def _first_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
     """Infer the codec of an estimator from its training data, and prepare rows and weights."""
-    model._codec = new_codec(model, X)
-    rows = checked(model, X, reset=True)
+    frame = None if library_of(X) is None else Frame.of(X)
+    model._codec = codec = new_codec(model, X if frame is None else frame)
+    if codec.is_table:
+        assert frame is not None
+        rows = codec.encode(frame)
+        model.feature_names_in_, model.n_features_in_ = np.array(frame.names, dtype=object), len(frame.names)
+    else:
+        rows = plain_rows(model, X, reset=True)
     if rows.shape[0] == 1:
         raise ValueError("X has one sample (n_samples=1); expected at least two samples")
     if issparse(rows):
         matrix, weights = weighted(rows, sample_weight, rows)
-        return model._codec.rows(lazy_rows(matrix)), weights
-    x = model._codec.rows(rows).to(pick_device(model.device))
+        return codec.rows(lazy_rows(matrix)), weights
+    x = codec.rows(rows)
+    assert isinstance(x, Tensor)
+    x = x.to(pick_device(model.device))
     if has_gaps(x):
         check_columns(x.isnan(), getattr(model, "feature_names_in_", None))
     return weighted(x, sample_weight, rows)
@@ -195,15 +205,15 @@ def _first_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | 
 
 def _more_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
     """Prepare rows and weights for further training of the fitted machine."""
-    rows = checked(model, X)
-    if issparse(rows):
-        matrix, weights = weighted(rows, sample_weight, rows)
-        return lazy_rows(matrix).mapped(lambda part: states(model, part).cpu().numpy()), weights
-    return weighted(states(model, rows), sample_weight, rows)
+    if not issparse(X):
+        rows = read(model, X).rows
+        return weighted(states(model, rows), sample_weight, rows)
+    matrix, weights = weighted(plain_rows(model, X), sample_weight, X)
+    return lazy_rows(matrix).mapped(lambda part: states(model, part).cpu().numpy()), weights
 
 
 def _new_machine(model: Any, settings: Settings, x: Rows, weights: Tensor | None) -> ScaledMachine:
-    schema = model._codec.schema
+    schema = model._codec.schema if model._codec.is_coded else None
     units = model.visible if callable(model.visible) else None if schema is None else schema.units()
     new = make_machine(settings, x, units=units, weights=weights, seed=settings.seed)
     if schema is not None:
