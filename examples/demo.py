@@ -37,11 +37,11 @@ def main(words: list[str] | None = None) -> None:
         session = Session(out, pick_device("auto"))
         figure, wrong = denoised(session)
         options = Options(title="Handwritten digits", command=f"python examples/demo.py --out {out}")
-        page, runs = write_report(session, options=options, more=[figure], say=print)
+        page, results = write_report(session, options=options, more=[figure], say=print)
     train, held_out = last["log_likelihood"], last["validation_log_likelihood"]
     print(f"log-likelihood  {train:.1f} nats per training digit, {held_out:.1f} nats per held-out digit")
-    if runs[0].landscape is not None:
-        found = runs[0].landscape.track.snapshots[-1]
+    if results.landscape is not None:
+        found = results.landscape.track.snapshots[-1]
         print(f"landscape       {int(found.stable.sum())} stable TAP solutions from {len(found.basin)} digits")
     print(f"denoising       {wrong}")
     print("Open the report in a browser:")

@@ -403,7 +403,7 @@ def test_training_with_gaps_and_weights_from_the_command_line(bits, tmp_path):
     machine = in_double(load(tmp_path / "run/machine.safetensors"))
     states, missing = take_gaps(machine, torch.from_numpy(x))
     expected = observed_log_weight(machine, states, missing) - exact_log_partition(machine)
-    assert json.loads(printed)[0]["mean"] == pytest.approx(float(expected.mean()), abs=1e-5)
+    assert json.loads(printed)[0]["train"] == pytest.approx(float(expected.mean()), abs=1e-5)
     assert command("sample", tmp_path / "run", "--count", 5, "--out", tmp_path / "s.npy")[0] == 0
     code, printed, errors = command("score", tmp_path / "run", tmp_path / "x.npy")
     assert code == 0, errors

@@ -632,12 +632,12 @@ def test_comparison():
     exact = table["exact"]
     assert exact.train == pytest.approx(float(exact_log_likelihood(machine, x[:100])), abs=1e-9)
     assert exact.test == pytest.approx(float(exact_log_likelihood(machine, x[100:])), abs=1e-9)
-    for name in ("TAP", "TAP, log-sum-exp", "AIS"):
+    for name in ("TAP", "TAP, log-sum-exp", "annealed"):
         assert abs(table[name].train - exact.train) < 0.05
         assert abs(table[name].test - exact.test) < 0.05
     assert table["pseudo"].train == pytest.approx(float(pseudo_log_likelihood(machine, x[:100])), abs=1e-9)
     assert table.warnings == ()
-    assert names == ["TAP", "AIS", "pseudo", "exact"]
+    assert names == ["TAP", "annealed", "pseudo", "exact"]
     lines = repr(table).splitlines()
     assert [line.split("  ")[0] for line in lines[1:6]] == [row.estimator for row in table.rows]
     assert "does not estimate ln P(x)" in lines[-1]
@@ -667,7 +667,7 @@ def test_a_comparison_warns_when_annealing_misses_a_mode():
     x = torch.ones(20, 30)
     rows = [
         LikelihoodRow("TAP", -1.0, 0.1, math.nan, math.nan, 20, 23.0, math.nan, 0.0),
-        LikelihoodRow("AIS", -1.0, 0.1, math.nan, math.nan, 20, 23.0, 0.01, 0.0),
+        LikelihoodRow("annealed", -1.0, 0.1, math.nan, math.nan, 20, 23.0, 0.01, 0.0),
         LikelihoodRow("exact", -3.0, 0.1, math.nan, math.nan, 20, 25.0, 0.0, 0.0),
     ]
     tap, annealed = _disagreements(rows)
@@ -691,7 +691,7 @@ def test_a_comparison_goes_on_where_an_estimator_fails():
         table = compare_likelihoods(machine, torch.zeros(2, 2), annealing=Annealing(20))
     messages = " ".join(str(warning.message) for warning in caught)
     assert "TAP: none of the 2 solutions" in messages
-    assert "AIS: ln Z is infinite" in messages
+    assert "annealed: ln Z is infinite" in messages
     assert all(math.isnan(row.train) for row in table.rows)
 
 
@@ -700,7 +700,7 @@ def test_a_comparison_of_a_deep_machine():
     x = data_of(machine, 20)
     table = compare_likelihoods(machine, x, annealing=Annealing(100))
     exact = table["exact"].train
-    assert [row.estimator for row in table.rows] == ["TAP", "TAP, log-sum-exp", "AIS", "exact"]
+    assert [row.estimator for row in table.rows] == ["TAP", "TAP, log-sum-exp", "annealed", "exact"]
     assert all(abs(row.train - exact) < 0.05 for row in table.rows)
 
 

@@ -35,7 +35,6 @@ from tapmachine import (
     save,
 )
 from tapmachine.apps.cli import app
-from tapmachine.apps.report import results
 from tapmachine.data.declarations import option_of
 from tapmachine.data.errors import (
     DataError,
@@ -427,15 +426,16 @@ def test_train_info_evaluate_and_sample(data, tmp_path):
     assert json.loads(trained)["last"]["epoch"] == 3
     assert "16 Binary – 5 Binary, float32" in invoke("info", folder)
     assert json.loads(invoke("info", folder, "--json"))["epochs"] == 3
-    assert "divided by the number of visible and hidden units" in invoke("evaluate", folder)
     rows = json.loads(invoke("evaluate", folder, "--exact", "--json"))
-    assert [row["estimator"] for row in rows] == ["exact", "TAP, average", "TAP, log-sum-exp"]
-    assert rows[1]["mean"] == pytest.approx(rows[2]["mean"], abs=1.0)
+    assert [row["estimator"] for row in rows] == ["exact", "TAP", "TAP, log-sum-exp", "independent units"]
+    assert rows[1]["train"] == pytest.approx(rows[2]["train"], abs=1.0)
+    assert rows[0]["train"] == pytest.approx(rows[3]["train"], abs=0.1)  # after three epochs
+    assert "seconds" not in invoke("evaluate", folder).splitlines()[0]
     table = json.loads(invoke("evaluate", folder, "--ais", "--temperatures", "100", "--json"))
-    assert {"TAP", "AIS", "exact"} <= {row["estimator"] for row in table}
+    assert {"TAP", "annealed", "exact"} <= {row["estimator"] for row in table}
     assert all(row["test"] is None for row in table)
     annealed = ("evaluate", folder, "--temperatures", "20")
-    assert invoke(*annealed).splitlines()[0].split()[1:4] == ["train", "±", "test"]
+    assert invoke(*annealed).splitlines()[0].split()[1:4] == ["train", "±", "rows"]
     of_file = json.loads(invoke(*annealed, "--data", data, "--json"))
     assert {row["data"] for row in of_file} == {data}
     assert [row["mean"] for row in of_file][:2] == pytest.approx([row["train"] for row in table][:2])
@@ -495,7 +495,6 @@ def test_commands_take_the_file_of_a_machine(data, tmp_path, machine_file):
 
 @pytest.mark.long
 def test_a_page_about_the_file_of_a_machine(data, tmp_path, machine_file, monkeypatch):
-    monkeypatch.setattr(results, "TEMPERATURES", 50)
     for options, path in (((), tmp_path / "mine.html"), (("--out", tmp_path / "o.html"), tmp_path / "o.html")):
         code, out, errors = command("report", machine_file, "--data", data, "--starts", 20, *options)
         assert code == 0, errors
@@ -694,7 +693,6 @@ def test_small_data_need_no_batch_size(tmp_path):
 @drifting_tap
 def test_the_demo(tmp_path, monkeypatch, capsys):
     """As `make demo` runs it, but for fewer temperatures: what its page promises, and how much it prints."""
-    monkeypatch.setattr(results, "TEMPERATURES", 100)
     begin = time.process_time()
     demo = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "demo.py"))
     demo["main"](["--out", str(tmp_path / "demo")])
@@ -723,7 +721,6 @@ def test_the_demo(tmp_path, monkeypatch, capsys):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["categories", "numbers"])
 def test_a_report_on_what_are_no_images(kind, tmp_path, monkeypatch, quick_tables):
-    monkeypatch.setattr(results, "TEMPERATURES", 100)
     generator = np.random.default_rng(0)
     x = generator.integers(0, 3, (60, 5)) if kind == "categories" else generator.normal(size=(60, 5))
     np.save(tmp_path / "x.npy", x)

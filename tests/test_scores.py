@@ -276,7 +276,7 @@ def test_evaluate_shows_taps_number_beside_an_unbiased_one(tmp_path):
     assert re.search(r"log-likelihood -\d+\.\d+ \(exact\).*TAP -", shown)
     code, shown, errors = command("evaluate", run)
     assert code == 0, errors
-    assert [line.split()[0] for line in shown.splitlines()[1:4]] == ["exact", "TAP,", "TAP,"]
+    assert [line.split()[0] for line in shown.splitlines()[1:4]] == ["exact", "TAP", "TAP,"]
     exact, *_ = json.loads(command("evaluate", run, "--json")[1])
     assert (exact["estimator"], exact["log_partition_error"]) == ("exact", 0.0)
     assert "(exact)" in command("info", run)[1]

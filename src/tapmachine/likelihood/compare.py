@@ -17,7 +17,7 @@ from tapmachine.exact.gaussian import is_gaussian
 from tapmachine.likelihood.annealing.estimate import Annealing, ais_log_likelihood, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
-from tapmachine.likelihood.report import MOST_DEEP_ROWS
+from tapmachine.likelihood.report import MOST_DEEP_ROWS, LikelihoodReport
 from tapmachine.likelihood.result import LogLikelihood, disagreement, has_drifted
 from tapmachine.likelihood.tap import solve_from_rows, tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine
@@ -104,10 +104,12 @@ class LikelihoodComparison:
 
         The data sets are labeled by `names`. With only one name, only the first data set is shown.
         """
-        heads = [head for name in names for head in (name, "±")] + ["rows", "ln Z", "±", "seconds"]
+        heads = [head for name in names for head in (name, "±")] + ["rows", "ln Z", "±"]
         fields = ["train", "train_error", "test", "test_error"][: 2 * len(names)]
-        fields += ["n_rows", "log_partition", "log_partition_error", "seconds"]
-        widths = [width for name in names for width in (max(10, len(name) + 2), 8)] + [7, 11, 9, 9]
+        fields += ["n_rows", "log_partition", "log_partition_error"]
+        widths = [width for name in names for width in (max(10, len(name) + 2), 8)] + [7, 11, 9]
+        if any(row.seconds == row.seconds for row in self.rows):
+            heads, fields, widths = [*heads, "seconds"], [*fields, "seconds"], [*widths, 9]
         lines = ["estimator".ljust(18) + "".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
         for row in self.rows:
             cells = [_cell(getattr(row, field), width) for field, width in zip(fields, widths, strict=True)]
@@ -117,7 +119,7 @@ class LikelihoodComparison:
         return "\n".join(lines)
 
 
-PSEUDO = "pseudo"
+PSEUDO, ANNEALED = "pseudo", "annealed"
 
 
 def _cell(value: float, width: int) -> str:
@@ -171,7 +173,7 @@ def compare_likelihoods(
         >>> from tapmachine.likelihood import Annealing
         >>> table = compare_likelihoods(rbm(Binary(4), Binary(2)), torch.eye(4), annealing=Annealing(50))
         >>> [(row.estimator, round(row.train, 1)) for row in table.rows]
-        [('TAP', -2.8), ('TAP, log-sum-exp', -2.8), ('AIS', -2.8), ('pseudo', -2.8), ('exact', -2.8)]
+        [('TAP', -2.8), ('TAP, log-sum-exp', -2.8), ('annealed', -2.8), ('pseudo', -2.8), ('exact', -2.8)]
     """
     check_machine(machine)
     annealing = annealing or Annealing()
@@ -183,7 +185,7 @@ def compare_likelihoods(
         warnings.simplefilter("always", LikelihoodWarning)
         scheme = scheme or TAP()
         table.add(type(scheme).__name__, _by_tap(machine, sets, solutions, scheme))
-        table.add("AIS", _by_annealing(machine, some, annealing))
+        table.add(ANNEALED, _by_annealing(machine, some, annealing))
         if not is_deep:
             few = min(check_count("n_visible", n_visible), machine.layers[0].n)
             table.add(
@@ -236,7 +238,7 @@ def _by_annealing(machine: BoltzmannMachine, sets: list[Tensor], options: Anneal
     """Yield the estimates from AIS."""
     n_runs, seed = options.n_runs, options.seed
     estimate = ais_log_partition(machine, options.schedule, n_runs, data=options.data, seed=seed)
-    yield "AIS", [ais_log_likelihood(machine, x, estimate, n_runs=n_runs, seed=seed) for x in sets]
+    yield ANNEALED, [ais_log_likelihood(machine, x, estimate, n_runs=n_runs, seed=seed) for x in sets]
 
 
 def _by_conditionals(machine: BoltzmannMachine, sets: list[Tensor], n_visible: int, seed: int) -> _Scores:
@@ -249,6 +251,17 @@ def _exactly(machine: BoltzmannMachine, sets: list[Tensor]) -> _Scores:
     together = exact_log_likelihood(machine, torch.cat(sets))
     parts = together.values.split([len(x) for x in sets])
     yield "exact", [replace(together, values=values) for values in parts]
+
+
+def comparison_of(report: LikelihoodReport) -> LikelihoodComparison:
+    """Return the log-likelihoods of a report as a comparison of estimators."""
+    rows = [likelihood_row(report.partition.method, list(report.scores.values()), nan)]
+    if report.tap:
+        rows.append(likelihood_row("TAP", list(report.tap.values()), nan))
+        rows.append(likelihood_row("TAP, log-sum-exp", [tap.log_sum_exp for tap in report.tap.values()], nan))
+    if report.independent:
+        rows.append(likelihood_row("independent units", list(report.independent.values()), nan))
+    return LikelihoodComparison(tuple(rows), report.problems)
 
 
 def likelihood_row(name: str, scores: Sequence[LogLikelihood], seconds: float) -> LikelihoodRow:
@@ -264,7 +277,7 @@ def _disagreements(rows: list[LikelihoodRow]) -> list[str]:
     """Return warnings about estimators whose ln Z deviates from the best value in the comparison."""
     estimates = {row.estimator: row for row in rows if row.log_partition == row.log_partition}
     messages = []
-    annealed = estimates.get("AIS")
+    annealed = estimates.get(ANNEALED)
     judge = estimates.get("exact") or annealed
     for row in (rows[0], annealed):
         if judge is None or row is None or row is judge or row.estimator not in estimates:
@@ -278,6 +291,7 @@ def _disagreements(rows: list[LikelihoodRow]) -> list[str]:
         elif summed is not None and not has_drifted(judge.log_partition - summed.log_partition, judge.train, error):
             off = abs(judge.log_partition - summed.log_partition)
             advice = f"it averages over several solutions; their log-sum-exp is only {off:.2g} nats off"
-        message = disagreement(row.estimator, value, judge.estimator, judge.train, error, advice)
+        name = "AIS" if row is annealed else row.estimator
+        message = disagreement(name, value, judge.estimator, judge.train, error, advice)
         messages += [] if message is None else [message]
     return messages

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,32 +54,6 @@ class LikelihoodReport:
         values = [score.values for score in list(self.scores.values())[:2]]
         error = sum(float(part.var(correction=0)) / len(part) for part in values) ** 0.5
         return float(values[0].mean() - values[1].mean()), error
-
-    def as_dicts(self) -> list[dict[str, Any]]:
-        """Return one dictionary per estimator and data set."""
-        of_partition = {"log_partition_error": self.partition.error}
-        rows = [_row(self.partition.method, name, score) | of_partition for name, score in self.scores.items()]
-        for name, tap in self.tap.items():
-            for estimator, score in (("TAP, average", tap), ("TAP, log-sum-exp", tap.log_sum_exp)):
-                rows.append(_row(estimator, name, score) | {"n_solutions": tap.n_unique})
-        return rows
-
-    def table(self) -> str:
-        """Format the rows of `as_dicts` as text."""
-        heads = "{:20}{:12}{:>8}{:>12}{:>10}{:>11}{:>12}{:>11}"
-        lines = [heads.format("estimator", "data", "rows", "nats", "±", "± of ln Z", "per unit", "solutions")]
-        for row in self.as_dicts():
-            error, name = row.get("log_partition_error"), Path(row["data"]).name[:11]
-            numbers = (f"{row[key]:.{digits}f}" for key, digits in (("mean", 3), ("standard_error", 3)))
-            of_partition = "–" if error is None else f"{error:.3f}"
-            last = (f"{row['per_unit']:.4f}", row.get("n_solutions", ""))
-            lines.append(heads.format(row["estimator"], name, row["rows"], *numbers, of_partition, *last))
-        return "\n".join([*lines, "per unit: the mean divided by the number of visible and hidden units"])
-
-
-def _row(estimator: str, name: str, score: LogLikelihood) -> dict[str, Any]:
-    values = {"mean": score.mean, "standard_error": score.standard_error, "per_unit": score.per_unit}
-    return {"estimator": estimator, "data": name, "rows": len(score)} | {key: float(z) for key, z in values.items()}
 
 
 @torch.no_grad()

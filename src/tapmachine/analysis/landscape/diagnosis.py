@@ -55,15 +55,21 @@ def diagnose(
         >>> diagnose(landscape, machine, x)[2][:66]
         'The log-likelihood of the training data is -4.16 nats (exact), 1.4'
     """
-    sentences, n_solutions = _on_starts(landscape), len(landscape.free_energy)
-    report = None if machine is None or x is None else _report(machine, x, held_out)
-    if report is not None:
-        sentences += _on_likelihood(report, landscape)
-    elif machine is not None and x is not None:
-        sentences.append("No reliable log-likelihood is available, so it is unknown how much the machine has learned.")
-    elif n_solutions and int((landscape.basin >= 0).sum()) >= MANY_STARTS:
+    if machine is not None and x is not None:
+        return describe(landscape, _report(machine, x, held_out))
+    sentences = _on_starts(landscape)
+    if len(landscape.free_energy) and int((landscape.basin >= 0).sum()) >= MANY_STARTS:
         sentences.append("Solutions alone do not show how much the machine has learned; compare log-likelihoods.")
     return sentences + _on_solutions(landscape)
+
+
+def describe(landscape: Landscape | Snapshot, report: LikelihoodReport | None) -> list[str]:
+    """Describe a landscape and the log-likelihoods of its machine in sentences. See `diagnose`."""
+    if report is None or report.partition.error > LARGEST_ERROR:
+        sentences = ["No reliable log-likelihood is available, so it is unknown how much the machine has learned."]
+    else:
+        sentences = _on_likelihood(report, landscape)
+    return [*_on_starts(landscape), *sentences, *_on_solutions(landscape)]
 
 
 def describe_solutions(landscape: Landscape | Snapshot) -> list[str]:
@@ -119,7 +125,11 @@ def _on_basins(landscape: Landscape | Snapshot, ended: Tensor) -> list[str]:
 
 def _on_likelihood(report: LikelihoodReport, landscape: Landscape | Snapshot) -> list[str]:
     """Describe, based on the log-likelihood, the success of training and the accuracy of the free energies."""
-    (gain, gain_error), mean, partition = report.gain(), float(report.scores["train"].mean), report.partition
+    (gain, gain_error), mean, partition = (
+        report.gain(),
+        float(next(iter(report.scores.values())).mean),
+        report.partition,
+    )
     value = f"The log-likelihood of the training data is {mean:.2f} nats ({partition.method})"
     if gain < -SURE * gain_error:
         sentences = [
@@ -163,8 +173,6 @@ def _report(machine: BoltzmannMachine, x: Tensor, held_out: Tensor | None) -> Li
     try:
         partition = unbiased_log_partition(machine, x)
     except EstimateError:
-        return None
-    if partition.error > LARGEST_ERROR:
         return None
     sets = zip(("train", "held out"), (x, *others), strict=False)
     scored = {name: (spaced(z, SCORED_ROWS), None) for name, z in sets}

@@ -1,9 +1,9 @@
 """Commands `tapmachine info` and `tapmachine evaluate`."""
 
 import json
-from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,12 +19,6 @@ from tapmachine.apps.cli.common import (
     speaker,
     summary,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from tapmachine.likelihood.report import LikelihoodReport
-    from tapmachine.runs.session import Session
 
 
 @command("tapmachine info runs/d")
@@ -56,7 +50,7 @@ def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_file(row: dict[str, Any], data: str) -> dict[str, Any]:
-    """Convert a row of results to the format of `evaluate` without --ais."""
+    """Name the values of a row of results after the file with the data."""
     shared = {name: row[name] for name in ("log_partition", "log_partition_error", "seconds")}
     scores = {"rows": row["n_rows"], "mean": row["train"], "standard_error": row["train_error"]}
     return {"estimator": row["estimator"], "data": data} | scores | shared
@@ -83,77 +77,25 @@ def evaluate(
     """Estimate the mean log-likelihood of data in nats.
 
     The log-likelihood is exact for small machines and annealed otherwise.
-    The TAP estimate is shown for comparison. The column "per unit" is the
-    mean divided by the number of visible and hidden units.
+    TAP and independent units are shown for comparison.
     """
     from tapmachine.accelerator.distributed import leads, pick_device, together
-    from tapmachine.likelihood import Annealing, compare_likelihoods
-    from tapmachine.machine.checks import take_gaps
-    from tapmachine.runs.data import named
+    from tapmachine.likelihood import Annealing
+    from tapmachine.likelihood.compare import comparison_of
+    from tapmachine.runs import evaluation
     from tapmachine.runs.session import Session
 
     say = speaker(quiet or as_json)
     with together(pick_device(device)) as own:
         session = Session(run, own)
-        found = session.data(data, gaps=True)
-        for note in () if data is None else found.notes:
-            say(note)
-        both = {"train": found.train, "held out": found.held_out} if data is None else {data: found.train}
-        sets = {name: x.to(session.machine.device) for name, x in both.items() if x is not None}
-        states: dict[str, tuple[Tensor, Tensor | None]] = {}
-        for name, x in sets.items():
-            with named(name):
-                states[name] = take_gaps(session.machine, x)
-                if states[name][1] is not None and (ais or temperatures is not None):
-                    raise ValueError("has missing values; --ais and --temperatures require complete rows")
         if ais or temperatures is not None:
-            how = Annealing(temperatures, seed=seed)
-            compared = compare_likelihoods(
-                session.machine, *sets.values(), annealing=how, callback=lambda name: say(f"{name} …")
-            )
-            table = compared.table(("train", "test") if data is None else (Path(data).name,))
-            rows = [row if data is None else _of_file(row, data) for row in compared.as_dicts()]
+            found = evaluation.compare(session, data, Annealing(temperatures, seed=seed), say)
         else:
-            report = _report(session, sets, states, exact, seed, say)
-            rows, table = report.as_dicts(), report.table()
-    if leads():
-        print(json.dumps([_without_nan(row) for row in rows]) if as_json else table)
-
-
-def _report(
-    session: "Session",
-    sets: "Mapping[str, Tensor]",
-    states: Mapping[str, "tuple[Tensor, Tensor | None]"],
-    exact: bool,
-    seed: int,
-    say: Callable[[str], None],
-) -> "LikelihoodReport":
-    """Compute log-likelihoods in the units of the data, and warn if they are not reliable."""
-    import torch
-
-    from tapmachine.data.errors import LikelihoodWarning, warn
-    from tapmachine.data.rows import spaced
-    from tapmachine.likelihood.exact import exact_log_partition
-    from tapmachine.likelihood.report import likelihood_report
-    from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition
-    from tapmachine.machine.checks import in_double
-
-    say("estimating log-likelihoods …")
-    gappy = any(missing is not None for _, missing in states.values())
-    partition = LogPartition(float(exact_log_partition(in_double(session.machine))), 0.0, "exact") if exact else None
-    by_tap = not gappy and session.codec.schema is None
-    report = likelihood_report(session.machine, states, partition, by_tap=by_tap, seed=seed)
-    problems = [*report.problems]
-    if not report.partition.error < TOLERANCE:
-        problems.append(
-            f"the standard error of ln Z is {report.partition.error:.2g} nats, above {TOLERANCE}; set a larger number "
-            "of temperatures with --temperatures"
-        )
-    for problem in problems:
-        warn(problem, LikelihoodWarning)
-    for name, score in report.scores.items():
-        log_scale = session.codec.log_scale(spaced(sets[name], len(score)).double().cpu().numpy())
-        report.scores[name] = score.minus(torch.as_tensor(log_scale).to(score.values))
-    if gappy:
-        say("some values are missing; showing log-likelihoods of the observed values, without TAP")
-    return report
+            report = evaluation.evaluate(session, data, exact, seed, say)
+            found = comparison_of(report if data is None else replace(report, independent={}))
+    if leads() and as_json:
+        rows = [row if data is None else _of_file(row, data) for row in found.as_dicts()]
+        print(json.dumps([_without_nan(row) for row in rows]))
+    elif leads():
+        has_test = any(row.test == row.test for row in found.rows)
+        print(found.table(("train", "held out")[: 1 + has_test] if data is None else (Path(data).name,)))

@@ -1,4 +1,4 @@
-"""Report page on one or more runs, written as a self-contained HTML file."""
+"""Report page on a run, written as a self-contained HTML file."""
 
 from tapmachine.apps.report.writing import Options, Report, write_report
 

@@ -12,9 +12,8 @@ from tapmachine.apps.report.scripted import shown_solutions
 from tapmachine.apps.report.tree import draw_tree, shown_branches
 from tapmachine.apps.report.views import View
 from tapmachine.display.html import escape, items, number, pairs, plural, table, unfold
-from tapmachine.likelihood.compare import LikelihoodRow
+from tapmachine.likelihood.compare import comparison_of
 
-N_WITHOUT_SCRIPT = 48  # number of solutions shown if scripts are disabled
 N_TOP_ROWS = 6  # number of data rows shown per hidden unit
 
 
@@ -24,12 +23,11 @@ def facts(run: RunResults) -> str:
     if run.records:
         n_epochs = int(run.records[-1].get("epoch", 0))
         cards.append(("epoch", f"{n_epochs} {plural(n_epochs, 'epoch')}"))
-    best = best_likelihood(run)
-    if best is not None:
-        held_out = best.test == best.test
-        value = best.test if held_out else best.train
+    if run.likelihoods is not None:
+        *_, (name, score) = run.likelihoods.scores.items()
+        held_out = ", held out" if name == "held out" else ""
         cards.append(
-            ("log-likelihood", f"{number(value, 2)} nats ({best.estimator}{', held out' if held_out else ''})")
+            ("log-likelihood", f"{number(float(score), 2)} nats ({run.likelihoods.partition.method}{held_out})")
         )
     if run.landscape is not None:
         last = run.landscape.track.snapshots[-1]
@@ -53,31 +51,22 @@ def facts(run: RunResults) -> str:
     return f'<div class="facts">{"".join(parts)}</div>'
 
 
-def best_likelihood(run: RunResults) -> LikelihoodRow | None:
-    """Return the most reliable log-likelihood: exact if available, otherwise annealed, otherwise by TAP."""
-    rows = {row.estimator: row for row in run.likelihoods.rows if row.train == row.train}
-    return next((rows[name] for name in ("exact", "annealed", "AIS", "TAP") if name in rows), None)
-
-
 def likelihoods(run: RunResults) -> str:
     """Return the table of log-likelihoods from all estimators."""
-    rows = run.likelihoods.rows
-    has_test = any(row.test == row.test for row in rows)
+    if run.likelihoods is None:
+        return "<p>The log-likelihood is not available.</p>"
+    comparison = comparison_of(run.likelihoods)
+    has_test = len(run.likelihoods.scores) > 1
     heads = ["estimator", "training data", "±", *(["held-out data", "±"] if has_test else []), "rows", "ln Z", "±"]
     body = [
         (
             r.estimator, r.train, r.train_error, *((r.test, r.test_error) if has_test else ()), r.n_rows,
             r.log_partition, r.log_partition_error,
         )
-        for r in rows
+        for r in comparison.rows
     ]  # fmt: skip
-    note = ""
-    if any(row.estimator == "pseudo" for row in rows):
-        note = '<p class="small">The pseudo-likelihood has a different scale; use it only to compare machines.</p>'
-    if run.landscape is None:
-        note = '<p class="small">Log-likelihood of the observed values. Real columns are standardized.</p>'
     terms = explain("log-likelihood", "ln Z")
-    return f'<div class="wide">{table(heads, body)}</div>{note}{items(run.likelihoods.warnings)}{terms}'
+    return f'<div class="wide">{table(heads, body)}</div>{items(comparison.warnings)}{terms}'
 
 
 def training(run: RunResults) -> str:
@@ -108,22 +97,6 @@ def legend(landscape: LandscapeResults) -> str:
         f'{by_label}<p class="legend" data-part="energy-legend"{hidden}>low F <i class="ramp"></i> high F '
         '<span class="small">(by rank)</span></p>'
     )
-
-
-def solutions_without_script(run: RunResults) -> str:
-    """Return a figure or table of the solutions with the largest basins at the last epoch."""
-    assert run.landscape is not None
-    last = run.landscape.track.snapshots[-1]
-    numbers = shown_solutions(last, N_WITHOUT_SCRIPT)
-    if len(numbers) == 0:
-        return ""
-    view = View(run)
-    if view.kind == "image":
-        images = view.values(last.means[0][numbers])
-        caption = f"The {len(numbers)} solutions with the largest basins at epoch {last.epoch}, largest first."
-        return figures.images(images, (view.height, view.width), caption, "solutions").html()
-    rows = [(f"solution {i}", float(last.free_energy[i]), int(last.counts[i])) for i in numbers.tolist()]
-    return f'<div class="wide">{table(("", "F", "starts"), rows)}</div>'
 
 
 def tree(run: RunResults) -> str:
