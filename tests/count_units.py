@@ -15,12 +15,6 @@ class Counts(Units):
         super().__init__(n)
         self.field = torch.nn.Parameter(self.as_parameter(field, "field", (n,), self.common_dtype(field)))
 
-    def check_states(self, x, validate=True):
-        x = self.as_states(x)
-        if validate:
-            self.reject_states(lambda k: (k < 0) | (k != k.round()), x, "expected a non-negative integer")
-        return x
-
     def log_prior(self, x, validate=True):
         return self.field * self.check_states(x, validate) - self.field.exp() - torch.lgamma(x + 1)
 
@@ -50,6 +44,10 @@ class Undeclared(Counts):
     """The same, without a declaration of their support."""
 
     support = Units.support
+
+    def check_states(self, x, validate=True):
+        self.reject_states(lambda k: (k < 0) | (k != k.round()), self.as_states(x), "expected a non-negative integer")
+        return self.as_states(x)
 
 
 class LightTailed(Counts):

@@ -112,7 +112,7 @@ def test_an_undeclared_countable_support_is_not_integrated_over():
     with pytest.raises(EstimateError, match=r"non-negative integer.*declare the support in Undeclared"):
         pseudo_log_likelihood(machine_of_counts(kind=Undeclared), ROWS)
 
-    class OnlyBounds(Counts):
+    class OnlyBounds(Undeclared):
         support = Interval(0.0, math.inf)
 
     with pytest.raises(EstimateError, match=r"integer.*declare the support in OnlyBounds, such as support = Lat"):

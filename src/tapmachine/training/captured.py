@@ -71,7 +71,7 @@ def _copied(batch: Batch) -> Batch:
 
 def _snapshot(step: Step) -> Callable[[], None]:
     """Return a function that restores the current parameters, momenta and chains in selection."""
-    fixed = [*step.parameters, *step.last_good, *step.carry, *step.offsets, *step.averages, step.n_averaged]
+    fixed = [*step.parameters, *step.carry, *step.tensors().values()]
     tensors = [*fixed, *(value for _, value in optimizer_tensors(step.optimizer))]
     saved = {id(tensor): tensor.detach().clone() for tensor in tensors}
     generator_state = step.generator.get_state()

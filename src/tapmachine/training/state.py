@@ -61,7 +61,7 @@ def state_of(trainer: "Trainer") -> TrainingState:
 
     With several processes, every process must call this function.
     """
-    step, tensors = trainer.step, _tensors_in_place(trainer)
+    step, tensors = trainer.step, trainer.step.tensors()
     scheduler = None if trainer.scheduler is None else trainer.scheduler.state_dict()
     values = {
         "device": trainer.machine.device.type,
@@ -99,7 +99,7 @@ def restore(trainer: "Trainer", state: TrainingState) -> None:
         )
     trainer.machine.load_state_dict(tensors_under("machine.", tensors))
     trainer.machine.last_learning_rate = values.get("last_learning_rate")
-    for name, value in _tensors_in_place(trainer).items():
+    for name, value in step.tensors().items():
         value.copy_(tensors[name])
     for index, carried in enumerate(step.carry):
         whole = tensors[f"carry.{index}"]  # states of all processes; the number of processes may have changed
@@ -123,14 +123,6 @@ def restore(trainer: "Trainer", state: TrainingState) -> None:
         trainer.begun = EpochSoFar(tensors["begun.order"], losses, norms, **values["begun"])
     trainer.watch.best = float(values["best"])
     trainer.captured = None
-
-
-def _tensors_in_place(trainer: "Trainer") -> dict[str, Tensor]:
-    """Return the tensors of a step that keep their memory when a state is restored, because captured steps use them."""
-    step = trainer.step
-    lists = {"last_good": step.last_good, "offset": step.offsets, "unaveraged": step.averages}
-    tensors = {f"{name}.{index}": z for name, parts in lists.items() for index, z in enumerate(parts)}
-    return tensors | {"n_averaged": step.n_averaged}
 
 
 def _take_tensors(nested: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -144,6 +144,15 @@ class Step:
         momenta = [z for name, z in optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
         return self._after(gradients, norm, means, momenta)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by name, except for the parameters, their momenta and the carried state.
+
+        The tensors keep their memory when a state is restored, because captured steps use them.
+        """
+        lists = {"last_good": self.last_good, "offset": self.offsets, "unaveraged": self.averages}
+        tensors = {f"{name}.{index}": z for name, parts in lists.items() for index, z in enumerate(parts)}
+        return tensors | {"n_averaged": self.n_averaged}
+
     @contextmanager
     def without_average(self) -> Iterator[None]:
         """Context manager in which the machine has the parameters of the last step instead of their average.

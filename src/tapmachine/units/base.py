@@ -1,7 +1,7 @@
-"""Base class for all unit types, with five abstract methods.
+"""Base class for all unit types, with four abstract methods.
 
 The properties of the states follow from `support` (`units/states.py`). All other methods have default implementations
-in terms of the five. Existing unit types override a method if benchmarks have shown that their version is faster or
+in terms of the four. Existing unit types override a method if benchmarks have shown that their version is faster or
 more accurate.
 """
 
@@ -29,7 +29,7 @@ class Units(States, ABC):
     function, ln Z(B,A) = ln ∫ P(x; θ) exp(Bx − ½Ax²) dx with Z(0,0) = 1, which `log_partition` computes. The mean and
     the variance of a unit are derivatives of ln Z.
 
-    A new unit type implements the five abstract methods and declares its `support`, which is the real line by default.
+    A new unit type implements the four abstract methods and declares its `support`, which is the real line by default.
     Examples are `support = Interval(0, 1)`, `FiniteSet((-1, 0, 1))`, `Lattice()` for counts, and `Simplex(q)`. By
     default, moments are computed by automatic differentiation of `log_partition`. If the prior is proportional to
     exp(Ux) with a parameter U, name this parameter `field`, which allows training to center the units. Tensors have the
@@ -48,7 +48,7 @@ class Units(States, ABC):
         super().__init__()
         self.n = self.as_count(n, "n", 1)
 
-    # ----- methods to implement, in addition to `check_states`
+    # ----- methods to implement
 
     @abstractmethod
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:  # (..., n) -> (..., n)

@@ -31,9 +31,6 @@ class TwoStates(Units):
         super().__init__(n)
         self.field = nn.Parameter(self.as_parameter(field, "field", (self.n,), self.common_dtype(field)))
 
-    def extra_repr(self) -> str:
-        return f"n={self.n}"
-
     def third_cumulant(self, tilt: Tilt) -> Tensor:
         """Compute κ₃ = c·dc/da, since the variance c = (a − lower)(upper − a) is a function of the mean a."""
         mean, variance = self.moments(tilt)
@@ -78,12 +75,6 @@ class Binary(TwoStates):
     support = BITS
     fits_in_parts = True
 
-    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.as_states(x)
-        if validate:
-            self.reject_states(lambda z: (z != 0) & (z != 1), x, "expected 0 or 1")
-        return x
-
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.check_states(x, validate)
         return x * logsigmoid(self.field) + (1 - x) * logsigmoid(-self.field)
@@ -120,9 +111,6 @@ class Binary(TwoStates):
     def field_with_mean(self, mean: Tensor) -> Tensor:
         tiny = torch.finfo(mean.dtype).tiny
         return mean.clamp(min=tiny).log() - (1 - mean).clamp(min=tiny).log() - self.field
-
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        return self.field.new_zeros(()), self.field.new_ones(())
 
     def decode(self, digits: Tensor) -> Tensor:
         return digits.to(self.dtype)
@@ -181,12 +169,6 @@ class Spin(TwoStates):
     support = SPINS
     fits_in_parts = True
 
-    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.as_states(x)
-        if validate:
-            self.reject_states(lambda z: z.abs() != 1, x, "expected -1 or 1")
-        return x
-
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.check_states(x, validate)
         return logsigmoid(2 * x * self.field)
@@ -213,9 +195,6 @@ class Spin(TwoStates):
 
     def mean_in(self, field: Tensor) -> Tensor:
         return torch.tanh(field + self.field)
-
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        return -self.field.new_ones(()), self.field.new_ones(())
 
     def decode(self, digits: Tensor) -> Tensor:
         return 2 * digits.to(self.dtype) - 1

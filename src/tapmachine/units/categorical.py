@@ -10,6 +10,7 @@ from tapmachine.beliefs import Moments, Received, Tilt
 from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
 from tapmachine.units.numerics.columns import sum_over_rows
+from tapmachine.units.numerics.draws import draw_index
 from tapmachine.units.numerics.intervals import wide
 from tapmachine.units.numerics.roots import simplex_root
 from tapmachine.units.states import Values
@@ -86,9 +87,6 @@ class Categorical(Units):
             self.reject(x.sum(-1) != 1, x.sum(-1), "x.sum(-1)", "expected 1, since a one-hot state contains a single 1")
         return x
 
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        return self.field.new_zeros(()), self.field.new_ones(())
-
     def check_means(self, mean: Tensor) -> Tensor:
         if isinstance(mean, Tensor) and not mean.is_floating_point():
             return self.check_states(mean)
@@ -161,10 +159,7 @@ class Categorical(Units):
         return Moments(mean.to(self.dtype), (mean * others).to(self.dtype))
 
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one-hot states by an exponential race, in which the state with the earliest arrival time wins."""
-        log_weights = self._log_weights(tilt).detach()
-        arrival = torch.empty_like(log_weights).exponential_(generator=generator)
-        return one_hot((log_weights - arrival.log()).argmax(-1), self.q).to(self.dtype)
+        return one_hot(draw_index(self._log_weights(tilt).detach(), generator), self.q).to(self.dtype)
 
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:

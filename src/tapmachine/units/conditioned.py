@@ -1,7 +1,6 @@
 """Wrappers for clamped units and for units with evidence; they share the parameters of the original units."""
 
-from functools import cached_property
-from typing import NoReturn, final
+from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor
@@ -9,7 +8,11 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Received, Tilt
 from tapmachine.units.base import Units
 from tapmachine.units.numerics.third_cumulants import Slopes
-from tapmachine.units.support import Support
+
+
+def _of_base(name: str) -> Any:
+    """Return a property, or a method, of the wrapped units."""
+    return property(lambda units: getattr(units.base, name))
 
 
 class Conditioned(Units):
@@ -25,78 +28,29 @@ class Conditioned(Units):
         super().__init__(base.n)
         self.base = base
 
-    @property
-    def support(self) -> Support:
-        return self.base.support
-
-    @cached_property
-    def is_categorical(self) -> bool:
-        return self.base.is_categorical
-
-    @cached_property
-    def has_two_states(self) -> bool:
-        return self.base.has_two_states
-
-    @cached_property
-    def has_counts(self) -> bool:
-        return self.base.has_counts
-
-    @property
-    def state_shape(self) -> tuple[int, ...]:
-        return self.base.state_shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.base.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.base.device
-
-    @property
-    def categorical_blocks(self) -> list[tuple[int, int, int]]:
-        return self.base.categorical_blocks
-
-    @property
-    def unit_starts(self) -> list[int]:
-        return self.base.unit_starts
-
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        return self.base.bounds()
-
-    def is_bounded(self) -> bool:
-        return self.base.is_bounded()
-
-    def atoms(self) -> Tensor | None:
-        return self.base.atoms()
-
-    def n_states(self) -> list[int] | None:
-        return self.base.n_states()
-
-    def decode(self, digits: Tensor) -> Tensor:
-        return self.base.decode(digits)
-
-    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
-        return self.base.check_states(x, validate)
-
-    def check_means(self, mean: Tensor) -> Tensor:
-        return self.base.check_means(mean)
-
-    def weight_products(self, weights: Tensor) -> Tensor:
-        return self.base.weight_products(weights)
-
-    @property
-    def reaction_shape(self) -> tuple[int, ...]:
-        return self.base.reaction_shape
-
-    def reaction_precision(self, reaction: Tensor) -> Tensor:
-        return self.base.reaction_precision(reaction)
-
-    def reaction_energy(self, reaction: Tensor, moments: Moments) -> Tensor:
-        return self.base.reaction_energy(reaction, moments)
-
-    def tilt_with_reaction(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
-        return self.base.tilt_with_reaction(field, reaction, mean, evidence)
+    # The states of the units, and how the neighbors act on them, do not depend on the evidence.
+    support = _of_base("support")
+    is_categorical = _of_base("is_categorical")
+    has_two_states = _of_base("has_two_states")
+    has_counts = _of_base("has_counts")
+    state_shape = _of_base("state_shape")
+    dtype = _of_base("dtype")
+    device = _of_base("device")
+    categorical_blocks = _of_base("categorical_blocks")
+    unit_starts = _of_base("unit_starts")
+    bounds = _of_base("bounds")
+    is_bounded = _of_base("is_bounded")
+    atoms = _of_base("atoms")
+    n_states = _of_base("n_states")
+    decode = _of_base("decode")
+    check_states = _of_base("check_states")
+    check_means = _of_base("check_means")
+    with_clamped = _of_base("with_clamped")
+    weight_products = _of_base("weight_products")
+    reaction_shape = _of_base("reaction_shape")
+    reaction_precision = _of_base("reaction_precision")
+    reaction_energy = _of_base("reaction_energy")
+    tilt_with_reaction = _of_base("tilt_with_reaction")
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> NoReturn:
         raise ValueError(f"{type(self).__name__}: conditioned units cannot be fitted; fit the original units")
@@ -164,9 +118,6 @@ class Tilted(Conditioned):
     def rows(self, index: Tensor) -> Units:
         evidence = Tilt(*(_pick(z, len(self.state_shape), index) for z in (self.field, self.precision)))
         return Tilted(self.base.rows(index), evidence, validate=False)
-
-    def with_clamped(self, x: Tensor) -> Tensor:
-        return self.base.with_clamped(x)
 
     def tail_precision(self) -> Tensor:
         return self.base.tail_precision() + (0.0 if self.is_categorical else self.precision)

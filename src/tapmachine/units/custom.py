@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
-from tapmachine.units.numerics.intervals import gauss_legendre, wide
+from tapmachine.units.numerics.draws import draw_index
+from tapmachine.units.numerics.intervals import gauss_legendre, moments_at_nodes, wide
 from tapmachine.units.support import FiniteSet, Interval
 
 PANEL_NODES = 10
@@ -108,15 +109,6 @@ class Custom(Units):
             return f"n={self.n}, values={len(self.values)}"
         return f"n={self.n}, lower={self.lower:g}, upper={self.upper:g}"
 
-    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.as_states(x)
-        if validate and self.discrete:
-            self.reject_states(lambda z: (z.unsqueeze(-1) != self.values).all(-1), x, "expected one of the values")
-        elif validate:
-            requirement = "expected a number between lower and upper"
-            self.reject_states(lambda z: ~((z >= self.lower) & (z <= self.upper)), x, requirement)
-        return x
-
     def _log_density(self, x: Tensor) -> Tensor:  # (..., n) -> (..., n), float64
         """Evaluate the user-defined log-prior, which is ln P(x) up to a constant."""
         density = self.prior_function(x)
@@ -164,14 +156,8 @@ class Custom(Units):
     def moments(self, tilt: Tilt) -> Moments:
         log_prior, parts, shape = self._parts(tilt)
         x, _ = self._nodes()
-        means, variances = [], []
-        for part in parts:
-            probability = self._log_masses(log_prior, *part).softmax(-1)
-            mean = (probability * x).sum(-1)
-            means.append(mean)
-            variances.append((probability * (x - mean.unsqueeze(-1)) ** 2).sum(-1))
-        mean, variance = (torch.cat(z).view(shape).to(self.dtype) for z in (means, variances))
-        return Moments(mean.clamp(self.lower, self.upper), variance)
+        mean, variance = moments_at_nodes(((x, self._log_masses(log_prior, *part)) for part in parts), shape)
+        return Moments(mean.to(self.dtype).clamp(self.lower, self.upper), variance.to(self.dtype))
 
     @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
@@ -182,8 +168,7 @@ class Custom(Units):
             log_masses = self._log_masses(log_prior, field, precision)
             if not self.discrete:
                 log_masses = log_masses.unflatten(-1, (-1, PANEL_NODES)).logsumexp(-1)
-            arrival = torch.empty_like(log_masses).exponential_(generator=generator)
-            choice = (log_masses - arrival.log()).argmax(-1)
+            choice = draw_index(log_masses, generator)
             draws.append(
                 wide(self.values)[choice] if self.discrete else self._invert(field, precision, choice, generator)
             )

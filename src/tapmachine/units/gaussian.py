@@ -70,9 +70,6 @@ class Gaussian(Units):
             self.base_precision.copy_(precision)
             self.log_growth.zero_()
 
-    def extra_repr(self) -> str:
-        return f"n={self.n}"
-
     def tail_precision(self) -> Tensor:
         return self.precision.detach()
 
@@ -85,12 +82,6 @@ class Gaussian(Units):
         )
         units.growth_rate.copy_(self.growth_rate)
         return units
-
-    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.as_states(x)
-        if validate:
-            self.reject_states(lambda z: ~torch.isfinite(z), x, "expected a finite number")
-        return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         x = wide(self.check_states(x, validate))

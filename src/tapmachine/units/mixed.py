@@ -57,9 +57,6 @@ class Mixed(Units):
     def parts(self) -> list[Units]:
         return list(self.blocks)  # type: ignore[arg-type]
 
-    def extra_repr(self) -> str:
-        return f"n={self.n}"
-
     @property
     def dtype(self) -> torch.dtype:
         return self.parts[0].dtype

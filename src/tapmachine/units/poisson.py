@@ -53,17 +53,6 @@ class Poisson(Units):
         super().__init__(n)
         self.field = nn.Parameter(self.as_parameter(field, "field", (self.n,), self.common_dtype(field)))
 
-    def extra_repr(self) -> str:
-        return f"n={self.n}"
-
-    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.as_states(x)
-        if validate:
-            self.reject_states(
-                lambda k: (k < 0) | (k != k.round()) | torch.isinf(k), x, "expected a non-negative integer"
-            )
-        return x
-
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         x, field = wide(self.check_states(x, validate)), wide(self.field)
         return (field * x - field.exp() - torch.lgamma(x + 1)).to(self.dtype)

@@ -10,7 +10,8 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
 from tapmachine.units.conditioned import Conditioned, row_count
-from tapmachine.units.numerics.intervals import gauss_legendre, wide
+from tapmachine.units.numerics.draws import draw_index
+from tapmachine.units.numerics.intervals import gauss_legendre, moments_at_nodes, wide
 
 PANELS, PANEL_NODES = 8, 16  # number of panels over the relevant part of an interval, and number of nodes per panel
 DROP = 80.0  # nats below the maximum at which the density is negligible under any tilt
@@ -65,9 +66,6 @@ class Reweighted(Conditioned):
     def rows(self, index: Tensor) -> Units:
         y, *window = (z[index] if self.y.dim() > 1 else z for z in (self.y, self.start, self.length))
         return Reweighted(self.base.rows(index), self.log_likelihood, y, (window[0], window[1]))
-
-    def with_clamped(self, x: Tensor) -> Tensor:
-        return self.base.with_clamped(x)
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.check_states(x, validate)
@@ -149,22 +147,14 @@ class Reweighted(Conditioned):
 
     def moments(self, tilt: Tilt) -> Moments:
         shape = self.unpack(tilt)[0].shape
-        means, variances = [], []
-        for x, masses in self._masses(tilt):
-            probability = masses.softmax(-1)
-            mean = (probability * x).sum(-1, keepdim=True)
-            means.append(mean.squeeze(-1))
-            variances.append((probability * (x - mean) ** 2).sum(-1))
-        return Moments(*(torch.cat(z).view(shape).to(self.dtype) for z in (means, variances)))
+        return Moments(*(z.to(self.dtype) for z in moments_at_nodes(self._masses(tilt), shape)))
 
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
         """Draw a state from the tilted prior; on an interval, draw one of the quadrature nodes."""
         shape = self.unpack(tilt)[0].shape
         draws = []
         for x, masses in self._masses(tilt):
-            arrival = torch.empty_like(masses).exponential_(generator=generator)
-            choice = (masses - arrival.log()).argmax(-1, keepdim=True)
-            draws.append(x.gather(-1, choice).squeeze(-1))
+            draws.append(x.gather(-1, draw_index(masses, generator).unsqueeze(-1)).squeeze(-1))
         return torch.cat(draws).view(shape).to(self.dtype)
 
 

@@ -74,9 +74,6 @@ class SpikeAndSlab(Units):
         self.reject(outside, probability, "active_probability", "expected a number strictly between 0 and 1")
         return probability.to(self.device)
 
-    def extra_repr(self) -> str:
-        return f"n={self.n}"
-
     @torch.no_grad()
     def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> Self:
         if torch.as_tensor(shift).any():
@@ -86,12 +83,6 @@ class SpikeAndSlab(Units):
         units.slab = self.slab.rescaled(scale)
         units.log_weight.sub_(math.log(scale))  # of the unnormalized slab, which grows with its width
         return units
-
-    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
-        if torch.compiler.is_compiling():  # a context manager would break the graph
-            return self.slab.check_states(x, validate)
-        with self._errors_of_the_slab():
-            return self.slab.check_states(x, validate)
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         """Compute ln P(x), where P(x) is a probability at x = 0 and a density elsewhere (errata E10 and E11)."""

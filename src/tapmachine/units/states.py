@@ -3,7 +3,6 @@
 Error messages contain the index of the first invalid value.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
@@ -26,6 +25,9 @@ class States(nn.Module):
 
     n: int
     _bounded: bool | None = None
+
+    def extra_repr(self) -> str:
+        return f"n={self.n}"
 
     @property
     def support(self) -> Support:
@@ -203,9 +205,8 @@ class States(nn.Module):
 
     # ----- validation
 
-    @abstractmethod
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:  # (..., n) -> (..., n)
-        """Validate states and return them in the units' dtype.
+        """Validate states by the support, and return them in the units' dtype.
 
         Args:
             x: States, of shape (..., n).
@@ -215,6 +216,11 @@ class States(nn.Module):
         Raises:
             ValueError: If a value is not in the support; the message gives the index of the first invalid value.
         """
+        x = self.as_states(x)
+        if validate and not torch.compiler.is_compiling():
+            support, bounds = self.support, self.bounds()
+            self.reject_states(lambda part: support.excludes(part, *bounds), x, support.requirement)
+        return x
 
     def check_means(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
         """Validate means and return them in the units' dtype.
@@ -248,8 +254,6 @@ class States(nn.Module):
 
     def reject_states(self, are_bad: Callable[[Tensor], Tensor], x: Tensor, requirement: str) -> None:
         """Raise a ValueError if a state is invalid; the message contains the index of the first invalid element."""
-        if torch.compiler.is_compiling():
-            return
         first = 0
         for part in in_parts(x) if x.dim() > len(self.state_shape) else (x,):
             self.reject(are_bad(part), part, "x", requirement, first)

@@ -9,6 +9,8 @@ bounds, the number of states and their enumeration. All four support classes hav
 - `atoms`: Values of an interval that have nonzero probability.
 - `bounds`: Smallest and largest value of a component, possibly infinite.
 - `decode`: Method that converts state indices 0, 1, 2, … to states, (..., n) -> (..., *state_shape).
+- `excludes`: Method that returns a mask of invalid values, given the bounds of the units.
+- `requirement`: End of the error message for an invalid value.
 """
 
 from dataclasses import dataclass
@@ -57,6 +59,20 @@ class FiniteSet:
         """Convert state indices to states."""
         return torch.tensor(self.values, dtype=dtype, device=digits.device)[digits]
 
+    def excludes(self, x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Return a mask of the values outside of the support."""
+        bad = x != self.values[0]
+        for value in self.values[1:]:
+            bad &= x != value
+        return bad
+
+    @property
+    def requirement(self) -> str:
+        """Description of valid values."""
+        if self.n_states > 2:
+            return "expected one of the values"
+        return f"expected {' or '.join(f'{value:g}' for value in self.values)}"
+
 
 @dataclass(frozen=True)
 class Lattice:
@@ -93,6 +109,17 @@ class Lattice:
         """Convert state indices to states."""
         return self.start + self.step * digits.to(dtype)
 
+    def excludes(self, x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Return a mask of the values outside of the support."""
+        index = (x - self.start) / self.step
+        return (index < 0) | (index != index.round()) | torch.isinf(index)
+
+    @property
+    def requirement(self) -> str:
+        """Description of valid values."""
+        are_counts = (self.start, self.step) == (0, 1)
+        return "expected a non-negative integer" if are_counts else f"expected a value of {self}"
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -128,6 +155,16 @@ class Interval:
         """Convert state indices to states."""
         raise NotImplementedError(f"the values of {self} cannot be enumerated")
 
+    def excludes(self, x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Return a mask of the values outside of the bounds."""
+        return ~((x >= lower) & (x <= upper) & torch.isfinite(x))
+
+    @property
+    def requirement(self) -> str:
+        """Description of valid values."""
+        has_bound = isfinite(self.lower) or isfinite(self.upper)
+        return "expected a number between lower and upper" if has_bound else "expected a finite number"
+
 
 @dataclass(frozen=True)
 class Simplex:
@@ -159,6 +196,15 @@ class Simplex:
     def decode(self, digits: Tensor, dtype: torch.dtype) -> Tensor:
         """Convert state indices to states."""
         return one_hot(digits, self.n_states).to(dtype)
+
+    def excludes(self, x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Return a mask of the components that are neither 0 nor 1."""
+        return BITS.excludes(x, lower, upper)
+
+    @property
+    def requirement(self) -> str:
+        """Description of valid components."""
+        return BITS.requirement
 
 
 Support = FiniteSet | Lattice | Interval | Simplex

@@ -126,15 +126,6 @@ class TruncatedGaussian(Units):
         units = TruncatedGaussian(self.n, *bounds, field / scale + precision * shift, precision)
         return units.to(self.device, self.dtype)
 
-    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.as_states(x)
-        if validate:
-            self.reject_states(self._are_outside, x, "expected a number between lower and upper")
-        return x
-
-    def _are_outside(self, x: Tensor) -> Tensor:
-        return ~((x >= self.lower) & (x <= self.upper) & torch.isfinite(x))
-
     @property
     def support(self) -> Interval:
         return Interval(float(self.lower.min()), float(self.upper.max()))

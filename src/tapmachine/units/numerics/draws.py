@@ -32,3 +32,9 @@ def bernoulli(probability: Tensor, generator: torch.Generator | None = None) -> 
     large can make probabilities NaN; training detects this in the loss and undoes the step.
     """
     return torch.bernoulli(probability.nan_to_num(nan=0.0), generator=generator)
+
+
+def draw_index(log_weights: Tensor, generator: torch.Generator | None = None) -> Tensor:  # (..., q) -> (...)
+    """Draw an index by an exponential race, in which the index with the earliest arrival time wins."""
+    arrival = torch.empty_like(log_weights).exponential_(generator=generator)
+    return (log_weights - arrival.log()).argmax(-1)

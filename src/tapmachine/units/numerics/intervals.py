@@ -12,7 +12,7 @@ This module contains the window rule, which is accurate for all u and v. `trunca
 selects between the two. See `docs/design_notes.md` for the reasons and the measured errors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -85,6 +85,17 @@ def _gauss_legendre(n_nodes: int, dtype: torch.dtype, device: torch.device) -> t
         torch.as_tensor((nodes + 1) / 2, dtype=dtype, device=device),
         torch.as_tensor(weights / 2, dtype=dtype, device=device),
     )
+
+
+def moments_at_nodes(parts: Iterable[tuple[Tensor, Tensor]], shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Compute means and variances, of the given shape, from chunks of nodes and of log-masses at the nodes."""
+    means, variances = [], []
+    for x, log_masses in parts:
+        probability = log_masses.softmax(-1)
+        mean = (probability * x).sum(-1, keepdim=True)
+        means.append(mean.squeeze(-1))
+        variances.append((probability * (x - mean) ** 2).sum(-1))
+    return torch.cat(means).view(shape), torch.cat(variances).view(shape)
 
 
 def panel_moments(slope: Tensor, curvature: Tensor, n_nodes: int, n_moments: int) -> Tensor:
@@ -278,8 +289,3 @@ def make_normalizable(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tup
     finite = normalizable(u, v, lower, upper)
     inward = torch.where(torch.isinf(upper), -1.0, 1.0)
     return finite, torch.where(finite, u, inward), torch.where(finite, v, 1.0)
-
-
-# --------------------------------------------------------------------------------------------------------------
-# Draws
-# --------------------------------------------------------------------------------------------------------------
