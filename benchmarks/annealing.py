@@ -12,7 +12,8 @@ import torch
 from timing import seconds
 
 from tapmachine import Binary, ais_log_partition, rbm
-from tapmachine.likelihood.annealing.paths import path_to, seeded
+from tapmachine.likelihood.annealing.bases import independent_base
+from tapmachine.likelihood.annealing.paths import path_from, seeded
 from tapmachine.likelihood.annealing.runs import anneal
 
 N_VISIBLE, N_RUNS, REPEATS = 784, 100, 7
@@ -30,7 +31,7 @@ def main() -> None:
     W, b, c = 0.05 * torch.randn(N_VISIBLE, n_hidden), torch.randn(N_VISIBLE), torch.randn(n_hidden)
     machine = rbm(Binary(N_VISIBLE, field=b), Binary(n_hidden, field=c), W).to(device)
     x, h, W = (z.to(device) for z in (torch.rand(N_RUNS, N_VISIBLE), torch.rand(N_RUNS, n_hidden), W))
-    path = path_to(machine, None, seed=0)
+    path = path_from(independent_base(machine), machine)
     betas = torch.linspace(0, 1, n_temperatures + 1, dtype=torch.float64)
 
     def products() -> None:

@@ -37,8 +37,9 @@ from tapmachine import (
 )
 from tapmachine.beliefs import Status
 from tapmachine.data.errors import LikelihoodWarning
+from tapmachine.likelihood.annealing.bases import independent_base
 from tapmachine.likelihood.annealing.estimate import Annealing
-from tapmachine.likelihood.annealing.paths import path_to, seeded
+from tapmachine.likelihood.annealing.paths import Base, path_from, seeded
 from tapmachine.likelihood.annealing.runs import resample
 from tapmachine.likelihood.compare import LikelihoodRow, _disagreements
 from tapmachine.machine import BoltzmannMachine
@@ -226,6 +227,36 @@ def test_weights_are_unbiased_with_few_temperatures(kinds, sizes):
     assert float(found.standard_error) < 0.03
 
 
+def some_base(machine, n_components=3, rows=()):
+    """A mixture with random fields and weights."""
+    random = Tensors(31)
+    fields = [
+        0.5 * random.normal(1 if index % 2 else n_components, *rows, *layer.state_shape)
+        for index, layer in enumerate(machine.layers)
+    ]
+    return Base("random", tuple(fields), random.normal(n_components, *rows))
+
+
+@pytest.mark.parametrize(("kinds", "sizes"), [p for p in PATHS if "Gaussian" not in p[0]], ids=str)
+def test_weights_are_unbiased_from_any_mixture(kinds, sizes):
+    """Few temperatures, so that a wrong weight or a wrong draw of the component shows."""
+    machine = machine_of(kinds, sizes, seed=23, scale=0.5)
+    exact = float(exact_log_partition(machine))
+    n_runs = 1000 if kinds[0] in SLOW_DRAWS else 10_000
+    found = ais_log_partition(machine, 3, n_runs, base=some_base(machine))
+    assert abs(float(found.log_partition) - exact) < SIGMAS * float(found.standard_error)
+    assert float(found.standard_error) < 0.05
+
+
+@pytest.mark.parametrize("rows", [(), (3,)])
+def test_a_machine_conditioned_on_rows_from_any_mixture(rows):
+    machine = machine_of(["Binary", "Spin", "Binary"], [4, 3, 3], seed=7)
+    version = clamp(machine, data_of(machine, 3), mask=torch.tensor([True, False, True, False]))
+    found = ais_log_partition(version, 3, 3000, base=some_base(machine, rows=rows))
+    assert bool(((found.log_partition - exact_log_partition(version)).abs() <= SIGMAS * found.standard_error).all())
+    assert float(found.standard_error.max()) < 0.1
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kinds", [["Spin", "Gaussian"], ["Spin", "Spin"]])
 def test_both_of_two_modes_are_found(kinds):
@@ -341,7 +372,7 @@ def test_float32_weights_are_summed_in_float64():
 def test_the_base_has_the_means_of_the_data():
     machine = machine_of(["Binary", "Spin"], [5, 4], seed=13)
     x = data_of(machine, 300)
-    path = path_to(machine, x, seed=0)
+    path = path_from(independent_base(machine, x), machine)
     drawn = path.draw(20_000, seeded(machine.device, 0, "test"))[0]
     torch.testing.assert_close(drawn.mean(0), x.mean(0), rtol=0, atol=SIGMAS * 0.5 / 20_000**0.5)
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
-from tapmachine.likelihood.annealing.paths import seeded
+from tapmachine.likelihood.annealing.bases import independent_base
+from tapmachine.likelihood.annealing.paths import Base, seeded
 from tapmachine.likelihood.annealing.runs import BLOCK, make_runs, pick, resample
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.weight import check_normalizable, log_weight
@@ -110,6 +111,7 @@ def ais_log_partition(
     n_runs: int = 100,
     *,
     data: Tensor | None = None,
+    base: Base | None = None,
     seed: int = 0,
 ) -> AnnealedEstimate:
     """Estimate ln Z by annealed importance sampling (Neal 2001), for any unit types and any number of layers.
@@ -150,9 +152,9 @@ def ais_log_partition(
     if machine.n_rows is not None and data is not None:
         raise ValueError("data cannot be used with a machine that is conditioned on rows")
     if schedule is None:
-        estimate = anneal_until(_is_enough, machine, ENOUGH_TEMPERATURES, n_runs, data=data, seed=seed)
+        estimate = anneal_until(_is_enough, machine, ENOUGH_TEMPERATURES, n_runs, data=data, base=base, seed=seed)
     else:
-        estimate = _annealed(machine, _check_schedule(schedule), n_runs, data, seed)
+        estimate = _annealed(machine, _check_schedule(schedule), n_runs, data, base, seed)
     _warn_if_collapsed(estimate)
     return estimate
 
@@ -187,10 +189,12 @@ def _is_enough(estimate: AnnealedEstimate) -> bool:
 
 
 def _annealed(
-    machine: BoltzmannMachine, betas: Tensor, n_runs: int, data: Tensor | None, seed: int
+    machine: BoltzmannMachine, betas: Tensor, n_runs: int, data: Tensor | None, base: Base | None, seed: int
 ) -> AnnealedEstimate:
     blocks = {block: min(BLOCK, n_runs - block * BLOCK) for block in range(-(-n_runs // BLOCK))}
-    log_weights, states = make_runs(machine, betas, blocks, data=data, seed=seed)
+    log_weights, states = make_runs(
+        machine, betas, blocks, lambda part: base or independent_base(part, data, seed), seed
+    )
     if not bool((log_weights.abs() < LARGEST).all()):
         raise EstimateError(
             "ln Z is infinite or NaN: the couplings are too strong for unbounded units, or weights overflow"

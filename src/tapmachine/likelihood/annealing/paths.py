@@ -1,46 +1,66 @@
-"""Distributions between independent units and a machine, and annealing steps between neighboring distributions.
+"""Distributions between a mixture of independent units and a machine, and annealing steps between neighbors.
 
-The distributions are P_β(x) ∝ Π P(x) · exp((1 − β) Σ D x + β Σ x W x'). At β = 0, the units are independent, with a
-field D that gives them reasonable means, and ln Z is known. At β = 1, the distribution is that of the machine. Units
-interact only through tilts, so that every unit type can be sampled and summed over at any β.
+The distributions are P_β(x) ∝ Π P(x) · Σ_k exp((1 − β)(c_k + Σ D_k x) + β Σ x W x'). At β = 0, the units are
+independent in each component k, with fields D_k, and ln Z is known. At β = 1, the distribution is that of the machine.
+Units interact only through tilts, so that every unit type can be sampled and summed over at any β. The component is one
+more categorical variable: it is summed over in the weights, and drawn given the units in each Gibbs sweep.
 """
 
 import zlib
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import log
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
-from tapmachine.data.rows import spaced
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows
 from tapmachine.machine.sampler import sweep_units
-
-BASE_ROWS = 2000  # maximum number of rows used to estimate the means at β = 0
-BASE_CHAINS, BASE_SWEEPS = 100, 50  # chains used to estimate the means without data, and sweeps of burn-in and average
-ROW_CHAINS, ROW_SWEEPS = (
-    20,
-    10,
-)  # the same for each row on which a machine is conditioned
-DEEP_SWEEPS = 10  # number of sweeps used to draw the layers above the first hidden layer, given data
+from tapmachine.units import Units
 
 States = tuple[Tensor, ...]
 Beta = Tensor | float
 Chain = list[Tensor | None]  # states of all layers; None for layers that are summed over
 
 
+@dataclass(frozen=True, eq=False)
+class Base:
+    """Mixture of independent units, from which annealing starts.
+
+    Each component multiplies the priors of the even layers by exp(c_k + Σ D_k x). The odd layers are summed over in
+    annealing, and have the same field in all components.
+
+    Attributes:
+        name: Name for messages, such as `solutions`.
+        fields: Fields of each layer, shape (K, *state_shape), or (K, rows, *state_shape) for a machine conditioned on
+            rows. For odd layers, K is 1.
+        offsets: Constants c_k in float64, shape (K,) or (K, rows).
+    """
+
+    name: str
+    fields: tuple[Tensor, ...]
+    offsets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
 class AnnealingPath(ABC):
-    """Base class for distributions P_β between independent units and a machine.
+    """Base class for distributions P_β between a mixture of independent units and a machine.
 
     Args:
         machine: Machine at β = 1.
-        base: Field D on each layer at β = 0, with shape state_shape or (rows, *state_shape).
+        base: Mixture at β = 0.
     """
 
-    def __init__(self, machine: BoltzmannMachine, base: list[Tensor]) -> None:
-        self.machine, self.layers, self.base, self.n_rows = machine, list(machine.layers), base, machine.n_rows
+    def __init__(self, machine: BoltzmannMachine, base: Base) -> None:
+        self.machine, self.layers, self.n_rows = machine, list(machine.layers), machine.n_rows
+        self.offsets, self.base = base.offsets, list(base.fields)
+        if self.n_rows is not None:
+            self.base = [self._with_rows(*pair) for pair in zip(self.layers, self.base, strict=True)]
+            self.offsets = self.offsets.view(len(base), -1)
         self._senders: list[list[tuple[int, Tensor]]] = [[] for _ in self.layers]
         for below, above, weights in machine.edges():
             self._senders[above].append((below, weights.detach()))
@@ -66,21 +86,34 @@ class AnnealingPath(ABC):
         """Return states of all layers at β = 1, given the states of the kept layers."""
 
     def log_partition_at_start(self) -> Tensor:  # () or (rows,), float64
-        """Value of ln Z at β = 0, where the units are independent."""
+        """Value of ln Z at β = 0, minus the logarithm of the number of components, which are summed over at β = 1."""
+        return self._log_weights().logsumexp(0) - log(len(self.offsets))
+
+    def draw(self, n_chains: int, generator: torch.Generator) -> States:
+        """Draw exact samples of the kept layers at β = 0, with evenly spaced quantiles of the component."""
+        labels = None
+        if len(self.offsets) > 1:
+            shares = self._log_weights().softmax(0).cumsum(0).movedim(0, -1).contiguous()  # (K,) or (rows, K)
+            shift = torch.rand((*shares.shape[:-1], 1), generator=generator, dtype=shares.dtype, device=shares.device)
+            points = (torch.arange(n_chains, device=shares.device) + shift) / n_chains
+            labels = torch.searchsorted(shares, points).clamp(max=len(self.offsets) - 1).movedim(-1, 0)
+        batch = (n_chains,) if self.n_rows is None else (n_chains, self.n_rows)
+        return tuple(
+            self._draw(index, self._field_of(index, labels).expand(*batch, *self.layers[index].state_shape), generator)
+            for index in self.kept
+        )
+
+    def _log_weights(self) -> Tensor:  # (K,) or (K, rows), float64
+        """Logarithms of the weights of the components at β = 0."""
         per_layer = [
             layer.log_partition(Tilt(field, 0.0)).sum(-1, dtype=torch.float64)
             for layer, field in zip(self.layers, self.base, strict=True)
         ]
-        return torch.stack(torch.broadcast_tensors(*per_layer)).sum(0)
+        return self.offsets + torch.stack(torch.broadcast_tensors(*per_layer)).sum(0)
 
-    def draw(self, n_chains: int, generator: torch.Generator) -> States:
-        """Draw exact samples of the kept layers at β = 0."""
-        return tuple(self._draw(layer_index, self._base(layer_index, n_chains), generator) for layer_index in self.kept)
-
-    def _base(self, layer_index: int, n_chains: int) -> Tensor:
-        """Return the field D on a layer, repeated for every chain."""
-        batch = (n_chains,) if self.n_rows is None else (n_chains, self.n_rows)
-        return self.base[layer_index].expand(*batch, *self.layers[layer_index].state_shape)
+    def _with_rows(self, layer: Units, field: Tensor) -> Tensor:
+        """Insert a dimension for rows into fields that all rows share."""
+        return field if field.dim() > 1 + len(layer.state_shape) else field.unsqueeze(1)
 
     def _field(self, layer_index: int, chain: Chain) -> Tensor:
         """Return the field ΣWx' on a layer from its neighbors at β = 1."""
@@ -96,12 +129,42 @@ class AnnealingPath(ABC):
     def _draw(self, layer_index: int, field: Tensor, generator: torch.Generator) -> Tensor:
         return self.layers[layer_index].sample(Tilt(field, 0.0), generator)
 
-    def _overlap(self, layer_index: int, x: Tensor) -> Tensor:  # (chains, ...), float64
-        """Return Σ D x of a layer, in float64."""
-        base, first = self.base[layer_index], -len(self.layers[layer_index].state_shape)
+    # ----- the components
+
+    def _field_of(self, layer_index: int, labels: Tensor | None) -> Tensor:
+        """Return the field of each chain's component on a layer, or that of the only component."""
+        field = self.base[layer_index]
+        if labels is None or len(field) == 1:
+            return field[0]
         if self.n_rows is None:
-            return (x.flatten(first) @ base.flatten()).double()
-        return (x * base).flatten(first).sum(-1).double()
+            return field[labels]
+        return field.expand(-1, self.n_rows, *field.shape[2:])[labels, torch.arange(self.n_rows, device=field.device)]
+
+    def _exponents(self, states: States) -> Tensor:  # (chains, K) or (chains, rows, K), float64
+        """Return c_k + Σ D_k x over the kept layers."""
+        parts = [self._overlap(layer_index, x) for layer_index, x in zip(self.kept, states, strict=True)]
+        return sum(parts[1:], parts[0]) + self.offsets.movedim(0, -1)
+
+    def _overlap(self, layer_index: int, x: Tensor) -> Tensor:  # (chains, K) or (chains, rows, K), float64
+        """Return Σ D_k x of a layer."""
+        base, first = self.base[layer_index], -len(self.layers[layer_index].state_shape)
+        if len(base) > 1:
+            return torch.einsum("c...n,k...n->c...k", x.flatten(first), base.flatten(first)).double()
+        if self.n_rows is None:
+            return (x.flatten(first) @ base[0].flatten()).double().unsqueeze(-1)
+        return (x * base[0]).flatten(first).sum(-1).double().unsqueeze(-1)
+
+    def _leave_base(
+        self, states: States, before: Beta, after: Beta, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the change of ln Σ_k exp((1 − β)(c_k + Σ D_k x)), and the component of each chain, drawn given x."""
+        exponents = self._exponents(states)
+        if len(self.offsets) == 1:
+            return (before - after) * exponents.squeeze(-1), None
+        at_after = (1 - after) * exponents
+        gain = at_after.logsumexp(-1) - ((1 - before) * exponents).logsumexp(-1)
+        arrivals = torch.empty_like(at_after).exponential_(generator=generator)
+        return gain, (at_after.softmax(-1) / arrivals).argmax(-1)
 
 
 class LayeredPath(AnnealingPath):
@@ -123,15 +186,14 @@ class LayeredPath(AnnealingPath):
 
     def step(self, states: States, before: Beta, after: Beta, generator: torch.Generator) -> tuple[States, Tensor]:
         chain = self._chain(states)
-        overlaps = [self._overlap(layer_index, x) for layer_index, x in zip(self.kept, states, strict=True)]
-        gain = (before - after) * sum(overlaps[1:], overlaps[0])
+        gain, labels = self._leave_base(states, before, after, generator)
         for layer_index in self._odd:
             from_neighbors = self._field(layer_index, chain)
-            old, new = (torch.lerp(self.base[layer_index], from_neighbors, beta) for beta in (before, after))
+            old, new = (torch.lerp(self.base[layer_index][0], from_neighbors, beta) for beta in (before, after))
             gain = gain + self.layers[layer_index].log_partition_gain(old, new)
             chain[layer_index] = self._draw(layer_index, new, generator)
         for layer_index in self.kept:
-            field = torch.lerp(self.base[layer_index], self._field(layer_index, chain), after)
+            field = torch.lerp(self._field_of(layer_index, labels), self._field(layer_index, chain), after)
             chain[layer_index] = self._draw(layer_index, field, generator)
         return tuple(x for x in chain[::2] if x is not None), gain
 
@@ -153,71 +215,20 @@ class PairwisePath(AnnealingPath):
         x = states[0]
         field = self._field(0, [x])
         energy = 0.5 * (field * x).flatten(-len(self.layers[0].state_shape)).sum(-1).double()
-        gain = (after - before) * (energy - self._overlap(0, x))
+        gain, labels = self._leave_base(states, before, after, generator)
+        base = self._field_of(0, labels)
         drawn = sweep_units(
-            self.layers[0],
-            self._senders[0][0][1],
-            x,
-            field,
-            lambda full: torch.lerp(self.base[0], full, after),
-            generator,
+            self.layers[0], self._senders[0][0][1], x, field, lambda full: torch.lerp(base, full, after), generator
         )
-        return (drawn,), gain
+        return (drawn,), gain + (after - before) * energy
 
     def all_layers(self, states: States, generator: torch.Generator) -> list[Tensor]:
         return list(states)
 
 
-@torch.no_grad()
-def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> AnnealingPath:
-    """Return a path to a machine from independent units with the means of the data or of short chains.
-
-    Without data, only the visible layer has a field. Fields on the hidden layers would attract all chains to the mode
-    that the short chains happen to favor.
-    """
-    untilted = untilted_path(machine)
-    generator = seeded(machine.device, seed, "base")
-    if data is None:
-        n_chains, n_sweeps = (BASE_CHAINS, BASE_SWEEPS) if machine.n_rows is None else (ROW_CHAINS, ROW_SWEEPS)
-        means, weight = [_typical_mean(untilted, n_chains, n_sweeps, generator)], n_chains
-    else:
-        states = states_of(untilted, spaced(check_rows(machine, data), BASE_ROWS), generator)
-        means, weight = [x.mean(0) for x in states], len(states[0])
-    base = list(untilted.base)
-    for layer_index, mean in enumerate(means):
-        layer = machine.layers[layer_index]
-        at_rest = layer.moments(Tilt(base[layer_index], 0.0)).mean
-        inside = (weight * mean + at_rest) / (weight + 1)  # a pseudo-observation keeps means away from the bounds
-        base[layer_index] = layer.field_with_mean(inside)
-    return type(untilted)(machine, base)
-
-
-def untilted_path(machine: BoltzmannMachine) -> AnnealingPath:
-    """Return a path to a machine from its priors, with D = 0 on every layer."""
-    rows = () if machine.n_rows is None else (machine.n_rows,)
-    zeros = [
-        torch.zeros((*rows, *layer.state_shape), dtype=machine.dtype, device=machine.device) for layer in machine.layers
-    ]
-    return PairwisePath(machine, zeros) if machine.is_pairwise else LayeredPath(machine, zeros)
-
-
-def _typical_mean(path: AnnealingPath, n_chains: int, n_sweeps: int, generator: torch.Generator) -> Tensor:
-    """Mean of the visible layer over short chains of the machine, after burn-in from the priors."""
-    states = path.draw(n_chains, generator)
-    total = torch.zeros_like(path.base[0])
-    for sweep in range(2 * n_sweeps):
-        states, _ = path.step(states, 1.0, 1.0, generator)
-        total += states[0].mean(0) if sweep >= n_sweeps else 0.0
-    return total / n_sweeps
-
-
-def states_of(path: AnnealingPath, data: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """Return states of all layers, with the visible layer clamped to rows of data."""
-    x = check_rows(path.machine, data)
-    states = (x, *path.draw(len(x), generator)[1:])
-    for _ in range(DEEP_SWEEPS if len(states) > 1 else 0):
-        states = (x, *path.step(states, 1.0, 1.0, generator)[0][1:])
-    return path.all_layers(states, generator)
+def path_from(base: Base, machine: BoltzmannMachine) -> AnnealingPath:
+    """Return a path from a mixture of independent units to a machine."""
+    return PairwisePath(machine, base) if machine.is_pairwise else LayeredPath(machine, base)
 
 
 def seeded(device: torch.device, seed: int, purpose: str, index: int = 0) -> torch.Generator:

@@ -1,6 +1,6 @@
 """Runs of annealed importance sampling, computed in reproducible blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from tapmachine.accelerator.distributed import gathered, world
 from tapmachine.accelerator.precision import full_precision
 from tapmachine.accelerator.replay import Replay
-from tapmachine.likelihood.annealing.paths import AnnealingPath, States, path_to, seeded
+from tapmachine.likelihood.annealing.paths import AnnealingPath, Base, States, path_from, seeded
 from tapmachine.machine import BoltzmannMachine
 
 BLOCK = 100  # number of runs that share a random number generator, so that further blocks of runs can be added later
@@ -32,16 +32,16 @@ def make_runs(
     machine: BoltzmannMachine,
     betas: Tensor,
     blocks: dict[int, int],
-    *,
-    data: Tensor | None,
+    base_of: Callable[[BoltzmannMachine], Base],
     seed: int,
 ) -> Runs:
     """Compute all runs of several blocks, with the blocks divided among the processes.
 
     Args:
-        machine, data, seed: See `ais_log_partition`.
+        machine, seed: See `ais_log_partition`.
         betas: Inverse temperatures in increasing order.
         blocks: Number of runs for each block index.
+        base_of: Function that returns the base of a machine, or of a part of its rows.
     """
     is_split = world().size > 1 and machine.n_rows is None
     if is_split:
@@ -51,7 +51,7 @@ def make_runs(
     parts = _fitting_parts(machine)
     runs_of_parts = []
     for part_index, part in enumerate(parts):
-        path = path_to(part, data, seed)
+        path = path_from(base_of(part), part)
         at_start = path.log_partition_at_start()
         runs = []
         for block, n_runs in blocks.items():
