@@ -306,7 +306,6 @@ ESTIMATOR = {
     "transform": lambda model, x: model.transform(x),
     "inverse_transform": lambda model, x: model.inverse_transform(x),
     "score": lambda model, x: model.score(x),
-    "free_energy": lambda model, x: model.free_energy(x),
     "denoise": lambda model, x: model.denoise(x, FLIPS),
     "impute": lambda model, x: model.impute(x),
 }

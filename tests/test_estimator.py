@@ -68,8 +68,6 @@ def test_scores_are_those_of_the_machine(digits):
     assert model.score(x) > RBM(8, epochs=0).fit(x).score(x) + 1
     again = clone(model).fit(x)
     np.testing.assert_array_equal(again.score_samples(x), model.score_samples(x))
-    differences = np.diff(model.free_energy(x)) + np.diff(model.score_samples(x))
-    np.testing.assert_allclose(differences, 0, atol=1e-9)  # ln P = −F − ln Z
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 
 from tapmachine import RBM
+from tapmachine.channels import Missing
 from tapmachine.likelihood import exact_log_likelihood
 from tapmachine.machine.checks import in_double
 from tapmachine.tables.frames import Frame, from_columns
@@ -149,7 +150,7 @@ def test_an_identifier_is_no_category():
 )
 def test_bad_rows_later(spoil, message, fitted):
     with pytest.raises(ValueError, match=message) as error:
-        fitted.free_energy(spoil(penguins()))
+        fitted.denoise(penguins(), Missing(), data=spoil(penguins()))
     assert "\n" not in str(error.value)
 
 
@@ -185,7 +186,7 @@ def test_results_have_the_index_columns_and_types_of_the_data(fitted):
     frame = penguins()
     samples = fitted.sample(7)
     pd.testing.assert_series_equal(samples.dtypes, frame.dtypes)
-    for result in (fitted.score_samples(frame), fitted.free_energy(frame), fitted.predict(frame, "sex")):
+    for result in (fitted.score_samples(frame), fitted.predict(frame, "sex")):
         assert list(result.index) == list(frame.index)
     assert fitted.predict(frame, "size").dtype == frame["size"].dtype
     features = fitted.transform(frame)

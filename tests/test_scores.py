@@ -12,7 +12,7 @@ from run_cases import command
 from sklearn.datasets import load_digits
 
 from tapmachine import PCD, RBM, Binary, Spin, dbm, exact_log_likelihood, exact_log_partition, fit, load, rbm, save
-from tapmachine.apps.estimator import rbm as estimator
+from tapmachine.apps.estimator import training as estimator
 from tapmachine.data.errors import FileError, LikelihoodWarning, TrainingWarning
 from tapmachine.likelihood import unbiased
 from tapmachine.likelihood.annealing import estimate

@@ -209,7 +209,7 @@ def test_scores_name_the_columns_to_blame(run, data, tmp_path):
     assert scores["nats"].idxmax() == 7
     assert scores["columns"][7].startswith("mass ")
     schema, posterior = posterior_of(run, frame)
-    expected = posterior.row_surprise().numpy() + schema.log_scale(posterior.x.numpy())
+    expected = -posterior.mixture.log_density(posterior.x).numpy() + schema.log_scale(posterior.x.numpy())
     np.testing.assert_allclose(scores["nats"], expected, rtol=1e-5)
     cells = pd.read_csv(tmp_path / "cells.csv")
     assert list(cells) == list(frame)

@@ -177,10 +177,6 @@ class Conditioned:
             result[rows[row], column] = 0.5 * (low + high)
         return result
 
-    def row_surprise(self) -> Tensor:  # (N,)
-        """Compute the surprise −ln P(x_observed) of each row in nats."""
-        return self.mixture.log_partition - self.log_weight
-
     def cell_surprise(self) -> Tensor:  # (N, n)
         """Compute the surprise −ln P(x_ij | other observed cells of the row) in nats; NaN for missing cells.
 

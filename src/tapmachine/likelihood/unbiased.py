@@ -23,7 +23,7 @@ from tapmachine.solver import TAP
 
 TOLERANCE = 0.1  # nats: standard error at which annealing stops
 N_RUNS = 100
-N_RUNS_OF_ROW, FEWEST_TEMPERATURES = 20, 100  # runs per row, and the first number of temperatures to try
+N_RUNS_OF_ROW, FEWEST_TEMPERATURES = 20, 20  # runs per row, and the first number of temperatures to try
 
 
 class Effort(NamedTuple):

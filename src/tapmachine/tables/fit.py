@@ -121,12 +121,6 @@ class Table(NamedTuple):
             [zero.new_zeros(1, *block.state_shape) for block, _ in others],
         )
 
-    def log_density(self, mixture: Mixture, x: Tensor) -> Tensor:  # (N, n) -> (N,)
-        """Compute the log-density of the observed cells of rows in the units of the data."""
-        u = x.double().clone()
-        u[:, self.real] = (u[:, self.real] - self.mean) / self.deviation
-        return mixture.log_density(u) - (~u[:, self.real].isnan()).double() @ self.deviation.log()
-
 
 def _fit_columns(block: Units, x: Tensor, weights: Tensor) -> None:  # (N, *state_shape)
     """Fit each unit of a block to the rows in which it is observed."""

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from tapmachine.analysis.features import features_of, visible_means
 from tapmachine.apps.estimator.input import FLOATS, Array, as_rows, dense_in_parts, examples, read, states
-from tapmachine.apps.estimator.training import Trained, all_or_nothing, train, train_further
+from tapmachine.apps.estimator.training import Trained, all_or_nothing, log_partition, train, train_further
 from tapmachine.data.checks import check_count
-from tapmachine.data.errors import LikelihoodWarning, TrainingWarning, warn
-from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition, unbiased_log_partition
-from tapmachine.machine.checks import fingerprint, in_double
+from tapmachine.data.errors import TrainingWarning, warn
+from tapmachine.machine.checks import in_double
 from tapmachine.posterior import denoise
 from tapmachine.posterior.channels import Channel, Missing
 from tapmachine.posterior.denoising import check_channel
@@ -186,16 +185,6 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return result
 
     @dense_in_parts
-    def free_energy(self, X: Any) -> Any:
-        """Compute the free energy F(x) of each row, (n_samples,), defined by ln P(x) = −F(x) − ln Z.
-
-        With several hidden layers, F(x) is approximated by TAP and is NaN for rows where TAP does not converge.
-        """
-        table = read(self, X, gaps=False)
-        log_weights = cells.log_weights(in_double(self.machine_), states(self, table.rows)).cpu().numpy()
-        return table.series(self._codec.log_scale(table.rows) - log_weights, "free_energy")
-
-    @dense_in_parts
     def score_samples(self, X: Any) -> Any:
         """Compute the log-likelihood ln P(x) of each row in nats, (n_samples,), a Series if X is a DataFrame.
 
@@ -208,7 +197,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
         """
         table = read(self, X)
-        values = cells.log_likelihoods(self.machine_, self._codec, states(self, table.rows), self._partition())
+        values = cells.log_likelihoods(self.machine_, self._codec, states(self, table.rows), log_partition(self))
         return table.series(values, "log_likelihood")
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -219,13 +208,13 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def score_method_(self) -> str:
         """Method used to compute ln Z for the scores: `exact` or `annealed`."""
         check_is_fitted(self)
-        return self._partition().method
+        return log_partition(self).method
 
     @property
     def score_error_(self) -> float:
         """Standard error of ln Z in nats, which all scores share; 0 if ln Z is exact."""
         check_is_fitted(self)
-        return self._partition().error
+        return log_partition(self).error
 
     def sample(
         self, n_samples: int = 1, n_sweeps: int = 200, random_state: Any = None, given: dict[Any, Any] | None = None
@@ -394,23 +383,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         )
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
         self._n_features_out, self._trained = machine.sizes[-1], trained
-        self._log_partition: tuple[str, LogPartition] | None = None  # for parameters with this digest
+        self._log_partition = None
         self._draws = np.random.RandomState(trained.settings.seed)
-
-    def _partition(self) -> LogPartition:
-        """Return ln Z of the fitted machine, which is computed on the first call and after changes of the machine."""
-        digest = fingerprint(self.machine_)
-        if self._log_partition is None or self._log_partition[0] != digest:
-            partition = unbiased_log_partition(self.machine_, self._trained.start_rows(self.machine_))
-            self._log_partition = digest, partition
-            if not partition.error < TOLERANCE:
-                warn(
-                    f"the standard error of ln Z is {partition.error:.2g} nats, above {TOLERANCE}. All "
-                    "scores share this error, and are too high if annealing missed some modes. "
-                    "tapmachine.compare_likelihoods compares ln Z with other estimates",
-                    LikelihoodWarning,
-                )
-        return self._log_partition[1]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with tensors on the CPU, so that unpickling requires no GPU."""

@@ -10,13 +10,17 @@ import numpy as np
 import torch
 from scipy.sparse import issparse
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from tapmachine.accelerator.distributed import pick_device
 from tapmachine.apps.estimator.input import lazy_rows, plain_rows, read, states, weighted
 from tapmachine.data.checks import check_count
+from tapmachine.data.errors import LikelihoodWarning, warn
 from tapmachine.data.rows import Rows, has_gaps, spaced
+from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import fingerprint
 from tapmachine.runs.registry import make_objective
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.codec import Codec
@@ -58,6 +62,25 @@ class Trained(NamedTuple):
         """Return a copy whose machine and rows are on the CPU."""
         new = replace(self.new, machine=deepcopy(self.new.machine).cpu())
         return self._replace(new=new, starts=self.starts.cpu())
+
+
+def log_partition(model: Any) -> LogPartition:
+    """Return ln Z of a fitted machine, which is computed on the first call and after changes of the machine."""
+    check_is_fitted(model)
+    digest = fingerprint(model.machine_)
+    known, partition = model._log_partition or ("", None)
+    if known != digest:
+        partition = unbiased_log_partition(model.machine_, model._trained.start_rows(model.machine_))
+        model._log_partition = digest, partition
+        if not partition.error < TOLERANCE:
+            warn(
+                f"the standard error of ln Z is {partition.error:.2g} nats, above {TOLERANCE}. All scores share this "
+                "error, and are too high if annealing missed some modes. tapmachine.compare_likelihoods compares ln Z "
+                "with other estimates",
+                LikelihoodWarning,
+            )
+    assert isinstance(partition, LogPartition)
+    return partition
 
 
 @contextmanager
