@@ -15,12 +15,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tapmachine.data.errors import DataError
+from tapmachine.data.files import check_regular
 
 Array = np.ndarray[Any, Any]
 
 MANY_BYTES = 2**28  # a compressed file may expand to this number of bytes, or to MOST_TIMES its size if that is more
 MOST_TIMES = 100
-DENSE_BYTES = 2**30  # a dense row or column of a sparse matrix may take at most this number of bytes
+DENSE_BYTES = 2**30  # a dense row of a sparse matrix may take at most this number of bytes
 NPY = b"\x93NUMPY"  # first bytes of a .npy file
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
@@ -36,8 +37,9 @@ def from_npy(content: bytes, path: Path) -> Array:
 def map_npy(path: Path) -> Array:
     """Memory-map a .npy file."""
     with _plain_array(path):
+        size = check_regular(path)
         with path.open("rb") as file:
-            _check_header(file, path.stat().st_size)
+            _check_header(file, size)
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
 
@@ -71,13 +73,12 @@ def from_npz(path: Path, key: str) -> Any:
 
 def _npz_array(file: zipfile.ZipFile, path: Path, key: str) -> Any:
     entries = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
-    keys, most = list(entries), _most_bytes(path.stat().st_size)
+    keys, size = list(entries), path.stat().st_size
 
     def member(name: str) -> Array:
-        if entries[name].file_size > most:
-            raise DataError(f"{path}: decompresses to more than {most:,} bytes, implausibly many for its size")
+        check_expansion(entries[name].file_size, size, path)
         with file.open(entries[name]) as part:
-            return from_npy(part.read(most + 1), path)
+            return from_npy(part.read(entries[name].file_size), path)
 
     if not keys:
         raise DataError(f"{path}: the file contains no arrays")
@@ -99,12 +100,6 @@ def _from_sparse(member: Callable[[str], Array], path: Path) -> Any:
         raise DataError(f"{path}: unsupported sparse {kind} array of shape {shape}; use .tocsr() before saving")
     if data.dtype.kind not in "biuf":
         raise DataError(f"{path}: the values are {data.dtype.name}; expected numbers")
-    most = max(DENSE_BYTES, _most_bytes(path.stat().st_size))
-    if max(shape) * data.dtype.itemsize > most:
-        raise DataError(
-            f"{path}: a dense row or column of the sparse matrix of shape {shape} would take more than {most:,} "
-            "bytes; use fewer columns"
-        )
     try:
         if kind == "coo":
             places = member("row"), member("col")
@@ -115,7 +110,7 @@ def _from_sparse(member: Callable[[str], Array], path: Path) -> Any:
             raise IndexError("values and indices do not match")  # SciPy accepts negative indices
         if any(place.dtype.kind not in "iu" for place in places):
             raise TypeError("indices are not integers")
-        return coo_array((data, places), shape).tocsr()
+        return check_width(coo_array((data, places), shape).tocsr(), path)
     except (IndexError, ValueError, TypeError) as error:
         raise DataError(f"{path}: not a valid SciPy sparse matrix: {error}") from None
 
@@ -139,14 +134,29 @@ def decompressed(content: bytes, path: Path) -> bytes:
     Raises:
         DataError: If the decompressed size is implausibly large.
     """
-    most = _most_bytes(len(content))
+    most = max(MANY_BYTES, MOST_TIMES * len(content))
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
         expanded = file.read(most + 1)
-    if len(expanded) > most:
-        raise DataError(f"{path}: decompresses to more than {most:,} bytes, implausibly many for its size")
+    check_expansion(len(expanded), len(content), path)
     return expanded
 
 
-def _most_bytes(size: int) -> int:
-    """Return the maximum decompressed size of a file. Decompression bombs expand about a thousandfold."""
-    return max(MANY_BYTES, MOST_TIMES * size)
+def check_expansion(n_bytes: int, size: int, path: Path) -> None:
+    """Raise a DataError if the content of a compressed file is implausibly large for the size of the file.
+
+    Decompression bombs expand about a thousandfold.
+    """
+    most = max(MANY_BYTES, MOST_TIMES * size)
+    if n_bytes > most:
+        raise DataError(f"{path}: decompresses to more than {most:,} bytes, implausibly many for its size")
+
+
+def check_width(matrix: Any, path: Path) -> Any:
+    """Return a sparse matrix in CSR format whose rows can be made dense; raise a DataError for any other matrix."""
+    n_bytes = matrix.shape[1] * matrix.dtype.itemsize
+    if n_bytes > DENSE_BYTES:
+        raise DataError(
+            f"{path}: a dense row of the sparse matrix of shape {matrix.shape} would take {n_bytes:,} bytes, more "
+            f"than {DENSE_BYTES:,}; use fewer columns"
+        )
+    return matrix

@@ -10,6 +10,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 NUMBERS = ("bool", "int", "float")
+EXACT = 2.0**53  # floating-point numbers below are exact if they are integers
+LARGEST = 1e150
 MIXED = "contains numbers and text; convert it to one type, for example by X[{0!r}] = X[{0!r}].astype(str)"
 
 
@@ -80,15 +82,21 @@ class RawColumn:
         return RawColumn(self.name, self.type, values, self.dtype, categories, self.ordered)
 
 
+def is_whole(values: Array) -> bool:
+    """Return whether all values are integers, such as 181.0, or missing, and at least one is not."""
+    seen = values[~np.isnan(values)]
+    return bool(len(seen) and (abs(seen) < EXACT).all() and (seen == np.round(seen)).all())
+
+
 def check_numbers(column: RawColumn) -> None:
-    """Raise a ValueError if a column of numbers contains infinite values."""
+    """Raise a ValueError if a column of numbers contains infinite values, or some whose squares are infinite."""
     if column.type not in NUMBERS:
         return
-    bad = np.flatnonzero(np.isinf(column.values))
+    bad = np.flatnonzero(abs(column.values) > LARGEST)
     if len(bad):
         raise ValueError(
-            f"column {column.name!r} is {column.values[bad[0]]} in row {bad[0]}; expected finite numbers, or NaN for "
-            "missing values"
+            f"column {column.name!r} is {column.values[bad[0]]} in row {bad[0]}; expected finite numbers up to "
+            f"{LARGEST:g}, or NaN for missing values"
         )
 
 

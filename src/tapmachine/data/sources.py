@@ -113,9 +113,10 @@ def read(
         if Path(path).is_dir():
             arrays = read_folder(Path(path))
         else:
-            array, layout = read_file(Path(path), key, gaps, as_table, texts)
+            array, layout = read_file(Path(path), key, as_table, texts)
             if not hasattr(array, "dtype"):
-                return DataSet(np.empty((0, 0)), str(source), scale_beyond=None, layout=layout, table=array)
+                notes = () if layout is None else layout.notes
+                return DataSet(np.empty((0, 0)), str(source), None, None, layout, notes, array)
             arrays = {str(source): array}
     except FileNotFoundError:
         raise DataError(f"{path}: file not found; named data sets: {', '.join(NAMED)}") from None
@@ -124,9 +125,7 @@ def read(
     if as_table:
         raise DataError(f"{path}: columns have no names; expected a table, such as a .csv file with a header")
     data_set = as_rows(arrays, str(source), gaps, scale_beyond)
-    if layout is None:
-        return data_set
-    return replace(data_set, layout=layout, notes=data_set.notes + _notes_on_text(data_set, layout))
+    return data_set if layout is None else replace(data_set, layout=layout, notes=data_set.notes + layout.notes)
 
 
 def as_rows(
@@ -162,19 +161,6 @@ def as_rows(
     else:
         stays = len(rows) > rows.most_in_memory and all(isinstance(array, np.memmap) for array in arrays.values())
     return DataSet(rows if stays else np.asarray(rows), name, image_shape, later, notes=tuple(notes))
-
-
-def _notes_on_text(data_set: DataSet, layout: TextLayout) -> tuple[str, ...]:
-    """Describe how a text file was interpreted."""
-    if layout.n_index and data_set.name.endswith(".h5ad"):
-        return (f"{data_set.name}: matrix X, with var_names as columns and obs_names as row names",)
-    if layout.n_index:
-        columns = "first column" if layout.n_index == 1 else f"first {layout.n_index} columns"
-        return (f"{data_set.name}: {columns} used as row names; to use it as data, name it in the header",)
-    n = data_set.rows.shape[1]
-    if layout.names is None and n > 3 and np.array_equal(data_set.rows[:1], [range(n)]):
-        return (f"{data_set.name}: first line 0 to {n - 1} read as data; if it is a header, name the columns",)
-    return ()
 
 
 def _as_floats(rows: Array) -> Array:

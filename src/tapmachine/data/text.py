@@ -4,27 +4,38 @@ import csv
 import io
 import math
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tapmachine.data.columns import RawColumn
-from tapmachine.data.errors import DataError
+from tapmachine.data.columns import RawColumn, is_whole
+from tapmachine.data.errors import DataError, DataWarning, warn
 
 Array = np.ndarray[Any, Any]
 
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", " ": "spaces"}
+SEPARATORS = {"\t": "tabs", ";": "semicolons", "|": "vertical bars", ",": "commas", " ": "spaces"}  # in this order
+N_INSPECTED = 200  # number of rows from which the separator is inferred
 UNNAMED = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # names that pandas assigns to columns of an unnamed index
+FEWEST_ROWS = 5  # minimum number of rows that show that a first line of numbers is a header
 
-GAPS = ("", "NA", "N/A", "NaN", "nan", "null")  # cells that represent missing values in tables with text
-WHOLE = re.compile(r"[+-]?\d+")  # integers
+# Cells that represent missing values, as in pandas.read_csv.
+GAPS = frozenset(
+    "#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,NaN,None,n/a,nan,null,".split(",")
+)
 TRUTH = {"True": True, "False": False}
-MIN_TEXT_CELLS = 2  # minimum number of cells in a column of text
 
-ENCODE = "encode text as numbers (categories as 0, 1, 2, …), or drop the column"
+DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}([. '\u00a0\u202f]\d{3})+|\d*)(,\d+)?([eE][+-]?\d+)?")
+THOUSANDS = re.compile(r"[+-]?(\d{1,3}([, '\u00a0\u202f]\d{3})+|\d+)(\.\d*)?([eE][+-]?\d+)?")
+GROUPS = {DECIMAL_COMMA: r"[. '\u00a0\u202f]", THOUSANDS: r"[, '\u00a0\u202f]"}  # marks between groups of digits
+Style = re.Pattern[str] | None  # None for numbers as in Python
+STYLES: tuple[Style, ...] = (None, THOUSANDS, DECIMAL_COMMA)
+
 COMPLETE_ROWS = (
     "expected complete rows; remove incomplete rows, or fill them in with `tapmachine impute` and a trained machine"
 )
@@ -39,11 +50,13 @@ class TextLayout:
         separator: Character that separates cells.
         names: Names of all columns, with index columns first; None if the file has no header.
         index: Cells of the index columns in each row.
+        notes: Notes on how the file was read.
     """
 
     separator: str = ","
     names: tuple[str, ...] | None = None
     index: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def n_index(self) -> int:
@@ -56,68 +69,188 @@ class TextLayout:
 
 
 def from_csv(
-    content: bytes, path: Path, gaps: bool, as_table: bool = False, texts: Collection[str] = ()
+    content: bytes, path: Path, as_table: bool = False, texts: Collection[str] = ()
 ) -> tuple[Array | list[RawColumn], TextLayout]:
-    """Read a text file with or without a header, whose separator is inferred from the first line.
+    """Read a text file with or without a header, whose separator is inferred from its lines.
 
-    The result is a list of columns if the file has a header and columns of text, or if `as_table` is True. Otherwise,
-    the result is an array of numbers. Columns named in `texts` are read as text.
+    The result is a list of columns if the file has columns of text or booleans, or if `as_table` is True. Otherwise,
+    the result is an array of numbers. Cells listed in `GAPS` become NaN. Columns named in `texts` are read as text.
     """
-    separator, numbered = _cells(content, path, gaps)
-    table = [cells for _, cells in numbered]
-    names = tuple(table[0]) if _is_header(table, gaps) else None
+    separator, lines = _lines(content, path)
+    for line_number, cells in lines:
+        if len(cells) != len(lines[0][1]):
+            raise DataError(
+                f"{path}: line {line_number} has {len(cells)} columns, but the first has {len(lines[0][1])}"
+            )
+    table = [cells for _, cells in lines]
+    has_header, notes = _has_header(table, path)
+    names = tuple(table[0]) if has_header else None
     # Unnamed leading columns are those to which pandas and R write row names.
     n_index = next((width for width, name in enumerate(names or ()) if not UNNAMED.fullmatch(name)), 0)
-    for line_number, cells in numbered:
-        if len(cells) != len(table[0]):
-            raise DataError(f"{path}: line {line_number} has {len(cells)} columns, but the first has {len(table[0])}")
-    below = numbered[0 if names is None else 1 :]
-    layout = TextLayout(separator, names, tuple(tuple(cells[:n_index]) for _, cells in below) if n_index else ())
-    columns = [] if names is None else _text_table(below, layout, path, as_table, texts)
-    if columns:
-        return columns, layout
-    rows = []
-    for line_number, cells in below:
-        values = [float("nan") if gaps and not cell else _parsed(cell) for cell in cells[n_index:]]
-        if None in values:
-            column = n_index + values.index(None)
-            place = f"{path}: line {line_number}, column {column + 1}{f' ({names[column]})' if names else ''}"
-            raise DataError(f"{place} {_complaint(cells[column], separator)}")
-        rows.append(values)
-    return np.array(rows, np.float64), layout
+    if n_index:
+        columns = "first column" if n_index == 1 else f"first {n_index} columns"
+        notes.append(f"{path}: {columns} used as row names; to use it as data, name it in the header")
+    below = lines[has_header:]
+    if not below:
+        raise DataError(f"{path}: the file has a header, but no rows")
+    by_column = list(zip(*(cells for _, cells in below), strict=True))
+    index = tuple(zip(*by_column[:n_index], strict=True))
+    data = {place: list(by_column[place]) for place in range(n_index, len(by_column))}
+    name_of = {place: str(place) if names is None else names[place] for place in data}
+    numbers = _columns_of_numbers({place: data[place] for place in data if name_of[place] not in texts}, separator)
+    raw = []
+    for place, cells in data.items():
+        name, known = name_of[place], {cell for cell in cells if cell not in GAPS}
+        if known and known <= TRUTH.keys() and name not in texts:
+            raw.append(RawColumn.of(name, [TRUTH.get(cell) for cell in cells], "bool"))
+        elif place in numbers:
+            kind = "int" if is_whole(numbers[place]) else "float"
+            raw.append(RawColumn(name, kind, numbers[place], kind))
+        else:
+            if names is None or (name not in texts and any(_number(cell) is not None for cell in known)):
+                row = next(row for row, cell in enumerate(cells) if cell not in GAPS and _number(cell) is None)
+                where = f"line {below[row][0]}, column {place + 1}{'' if names is None else f' ({name})'}"
+                remedy = "text requires a header with column names" if names is None else "convert it to one type"
+                raise DataError(f"{path}: {where} is {cells[row]!r} in a column of numbers; {remedy}")
+            raw.append(RawColumn.of(name, [None if cell in GAPS else cell for cell in cells], "text"))
+    changed = [
+        (place, row)
+        for place in numbers
+        for row, cell in enumerate(data[place])
+        if cell not in GAPS and _number(cell, None) is None
+    ]
+    if changed:
+        place, row = changed[0]
+        value = f"{numbers[place][row]:.12g}"
+        notes.append(f"{path}: {data[place][row]!r} in column {name_of[place]} is read as {value}, others likewise")
+    layout = TextLayout(separator, names, index, tuple(notes))
+    if names is not None and (as_table or any(column.type not in ("int", "float") for column in raw)):
+        return raw, layout
+    return np.column_stack([column.values for column in raw]), layout
 
 
-def _text_table(
-    below: Sequence[tuple[int, Sequence[str]]], layout: TextLayout, path: Path, as_table: bool, texts: Collection[str]
-) -> list[RawColumn]:
-    """Return the columns below a header, or an empty list if none of them contains text and `as_table` is False.
+def _lines(content: bytes, path: Path) -> tuple[str, list[tuple[int, list[str]]]]:
+    """Return the separator of a text file, and the number and cells of each row; quoted cells may span several lines.
+
+    The separator gives most rows the same number of cells, more than one.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a text file in UTF-8: {error}") from None
+    if text.startswith(">"):
+        raise DataError(f"{path}: {ALIGNMENT}")
+    separator, most = ",", 0.0
+    for mark in SEPARATORS:
+        try:
+            widths = Counter(len(cells) for _, cells in islice(_rows(text, mark), N_INSPECTED))
+        except csv.Error:
+            continue
+        width, count = widths.most_common(1)[0] if widths else (0, 0)
+        if width > 1 and count / widths.total() > most and not (mark == " " and most):  # words may contain spaces
+            separator, most = mark, count / widths.total()
+    try:
+        lines = list(_rows(text, separator))
+    except csv.Error as error:
+        raise DataError(f"{path}: not a table separated by {SEPARATORS[separator]}: {error}") from None
+    if len(lines) and len(lines[0][1]) > 1:
+        lines = [(line_number, cells) for line_number, cells in lines if cells != [""]]  # blank lines
+    if not lines:
+        raise DataError(f"{path}: the file is empty")
+    return separator, lines
+
+
+def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+    line_number = 1
+    for row in reader:
+        cells = [cell.strip() for cell in row]
+        if separator == " " and cells[-1:] == [""]:
+            cells.pop()
+        if cells:
+            yield line_number, cells
+        line_number = reader.line_num + 1
+
+
+def _has_header(table: Sequence[Sequence[str]], path: Path) -> tuple[bool, list[str]]:
+    """Return whether the first line is a header, and notes on the decision.
+
+    Headers contain words, words above numbers, the column numbers that pandas writes above an index, or increasing
+    numbers, such as years, that lie far outside the numbers below.
 
     Raises:
-        DataError: If a column contains both text and numbers.
+        DataError: If the first line contains words and numbers, and may be a header or a row.
     """
-    columns, has_text, mixed = [], as_table, ""
-    for place, name in enumerate(layout.names or ()):
-        if place < layout.n_index:
+    first, rest = table[0], table[1 : N_INSPECTED + 1]
+    values = [None if cell in GAPS else _number(cell) for cell in first]
+    above = [value for value in values if value is not None]
+    words = [place for place, cell in enumerate(first) if cell not in GAPS and values[place] is None]
+    if not above:
+        return bool(words), []
+    if len(first) > 2 and not first[0] and list(first[1:]) == [str(column) for column in range(len(first) - 1)]:
+        return all(row and row[0] for row in rest), []  # otherwise the first column may have missing values
+    below = [_column_of_numbers(cells, STYLES) for cells in zip(*rest, strict=True)]
+    if any(below[place] is not None for place in words if below):
+        return True, []
+    under = [column and column[0] for column, value in zip(below, values, strict=False) if value is not None]
+    start = f"{path}: the first line ({', '.join(first[:3])}{', …' if len(first) > 3 else ''})"
+    is_ordered = len(first) > 1 and above == sorted({*above}) and all(column is not None for column in under)
+    if is_ordered and len(rest) >= FEWEST_ROWS and all(map(_is_far, above, under)):
+        return True, [f"{start} is used as column names, since its numbers are far outside the columns"]
+    if words:
+        raise DataError(f"{start} contains words and numbers; use only words as column names")
+    is_count = len(first) > 3 and above == [*range(len(first))]
+    if is_count or (is_ordered and is_whole(np.array(above)) and not any(map(is_whole, under))):
+        warn(f"{start} is read as data; if it is a header, use words as column names", DataWarning)
+    return False, []
+
+
+def _is_far(value: float, column: Array) -> bool:
+    """Return whether a number is outside the range of a column by more than the width of the range."""
+    low, high = np.nanmin(column), np.nanmax(column)
+    return bool(value < 2 * low - high or value > 2 * high - low)
+
+
+# ----- numbers
+
+
+def _columns_of_numbers(cells: Mapping[int, Sequence[str]], separator: str) -> dict[int, Array]:
+    """Return the values of the columns that contain only numbers and gaps.
+
+    Points are decimal points, unless a column of the file can be read only with decimal commas. Of columns such as
+    1,234, the commas are decimal commas unless commas separate the cells.
+    """
+    styles = STYLES if separator == "," else (None, DECIMAL_COMMA, THOUSANDS)
+    found = {place: _column_of_numbers(column, styles) for place, column in cells.items()}
+    if any(column is not None and column[1] is DECIMAL_COMMA for column in found.values()):
+        styles = (DECIMAL_COMMA, None, THOUSANDS)
+        found = {place: _column_of_numbers(column, styles) for place, column in cells.items()}
+    return {place: column[0] for place, column in found.items() if column is not None}
+
+
+def _column_of_numbers(cells: Sequence[str], styles: Sequence[Style]) -> tuple[Array, Style] | None:
+    """Return the values of a column and the first style in which all of its cells are numbers, or None."""
+    known = [cell for cell in cells if cell not in GAPS]
+    percent = "%" if known and all(cell.endswith("%") for cell in known) else ""
+    for style in styles:
+        values = [math.nan if cell in GAPS else _number(cell.removesuffix(percent), style) for cell in cells]
+        if None not in values:
+            return np.array(values, np.float64), style
+    return None
+
+
+def _number(cell: str, *styles: Style) -> float | None:
+    """Return the number in a cell in the first style that applies, by default in any style; None for text."""
+    for style in styles or STYLES:
+        if style is not None and style.fullmatch(cell) is None:
             continue
-        cells = [None if row[place] in GAPS else row[place] for _, row in below]
-        seen = [cell for cell in cells if cell is not None]
-        numbers = [cell for cell in seen if _parsed(cell) is not None]
-        if seen and {*seen} <= TRUTH.keys() and name not in texts:
-            has_text = True
-            columns.append(RawColumn.of(name, [None if cell is None else TRUTH[cell] for cell in cells], "bool"))
-        elif seen and (not numbers or name in texts):
-            has_text = has_text or len(seen) >= MIN_TEXT_CELLS
-            columns.append(RawColumn.of(name, cells, "text"))
-        elif len(numbers) < len(seen):
-            row = next(row for row, cell in enumerate(cells) if cell is not None and _parsed(cell) is None)
-            mixed = mixed or f"line {below[row][0]}, column {place + 1} ({name}) is {cells[row]!r}"
-        else:
-            kind = "int" if seen and all(WHOLE.fullmatch(cell) for cell in seen) else "float"
-            values = np.array([math.nan if cell is None else float(cell) for cell in cells])
-            columns.append(RawColumn(name, kind, values, kind))
-    if has_text and mixed:
-        raise DataError(f"{path}: {mixed} in a column of numbers; convert the column to one type")
-    return columns if has_text else []
+        points = cell if style is None else re.sub(GROUPS[style], "", cell).replace(",", ".")
+        with suppress(ValueError):
+            return None if "_" in cell else float(points)  # Python reads 1_0 as 10
+    return None
+
+
+# ----- writing
 
 
 def columns_as_cells(columns: Sequence[RawColumn]) -> list[list[str]]:
@@ -132,57 +265,6 @@ def columns_as_cells(columns: Sequence[RawColumn]) -> list[list[str]]:
             ]
         )
     return [list(row) for row in zip(*texts, strict=True)]
-
-
-def _cells(content: bytes, path: Path, gaps: bool) -> tuple[str, list[tuple[int, list[str]]]]:
-    """Return the separator of a text file, and the number and cells of each line."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not a text file in UTF-8: {error}") from None
-    if text.startswith(">"):
-        raise DataError(f"{path}: {ALIGNMENT}")
-    numbered = [(index, line) for index, line in enumerate(text.splitlines(), 1) if (line if gaps else line.strip())]
-    lines = [line for _, line in numbered]
-    if not lines:
-        raise DataError(f"{path}: the file is empty")
-    is_tabbed = path.name.removesuffix(".gz").endswith(".tsv")
-    separator = "\t" if is_tabbed else next((mark for mark in SEPARATORS if mark in lines[0]), ",")
-    table = [
-        [cell.strip() for cell in row if cell.strip() or separator != " "]
-        for row in csv.reader(lines, delimiter=separator)
-    ]
-    if len(table) < len(lines):
-        raise DataError(f"{path}: a quoted cell spans several lines; expected one line per row")
-    return separator, [(line_number, cells) for (line_number, _), cells in zip(numbered, table, strict=True)]
-
-
-def _is_header(table: Sequence[Sequence[str]], gaps: bool) -> bool:
-    """Return whether the first line is a header, which contains no numbers or the column numbers written by pandas."""
-    first = table[0]
-    if len(table) < 2:
-        return False
-    if len(first) > 2 and not first[0] and list(first[1:]) == [str(column) for column in range(len(first) - 1)]:
-        return all(row and row[0] for row in table[1:])  # otherwise the first column may have missing values
-    named = [cell for cell in first if cell or not gaps]  # a row of missing values is not a header
-    return bool(named) and all(_parsed(cell) is None for cell in named)
-
-
-def _complaint(cell: str, separator: str) -> str:
-    if not cell:
-        return f"is empty; {COMPLETE_ROWS}"
-    if any(mark in cell for mark in SEPARATORS if mark != " "):
-        remedy = f"columns are separated by {SEPARATORS[separator]}; use decimal points"
-    else:
-        remedy = ENCODE
-    return f"is {cell!r}, not a number; {remedy}"
-
-
-def _parsed(cell: str) -> float | None:
-    try:
-        return None if "_" in cell else float(cell)  # Python reads 1_0 as 10
-    except ValueError:
-        return None
 
 
 def as_cells(values: Array) -> list[list[str]]:  # (N, n)

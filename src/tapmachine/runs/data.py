@@ -213,7 +213,7 @@ def read_weights(path: str, n_rows: int) -> Tensor:  # (n_rows,), float64
         DataError: If the file cannot be read, or if it does not contain one valid weight per row.
     """
     try:
-        values, _ = read_file(Path(path), "", gaps=False)
+        values, _ = read_file(Path(path))
     except FileNotFoundError:
         raise DataError(f"{path}: file not found") from None
     except (OSError, EOFError, ValueError) as error:

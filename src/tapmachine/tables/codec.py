@@ -292,4 +292,4 @@ def read_rows(
             row = int(column.gaps.argmax())
             raise DataError(f"{found.name}: row {row}, column {column.name!r} is empty; {COMPLETE_ROWS}")
     notes = tuple(f"{found.name}: {line}" for line in own.describe().splitlines()) if schema is None else ()
-    return EncodedData(**(vars(found) | {"rows": rows, "notes": notes}), schema=own, columns=columns)
+    return EncodedData(**(vars(found) | {"rows": rows, "notes": found.notes + notes}), schema=own, columns=columns)

@@ -395,7 +395,7 @@ def _value(name: str, text: Any) -> Any:
             raise ValueError(
                 f"--bias is {text!r}; expected a number, or a file with one number per measurement"
             ) from None
-        values = read_file(Path(text), "", False)[0]
+        values = read_file(Path(text))[0]
         if isinstance(values, list) or values.dtype.kind not in "biuf":
             raise ValueError(f"{text}: expected numbers") from None
         bias = values.reshape(-1).astype(np.float64)  # a .csv file may have one row or one column
