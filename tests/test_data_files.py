@@ -11,7 +11,7 @@ import torch
 from marks import DENORMALS
 from run_cases import bars, command
 
-from tapmachine.data.errors import DataError
+from tapmachine.data.errors import DataError, DataWarning
 from tapmachine.data.sources import read
 from tapmachine.data.text import as_cells
 from tapmachine.display import figures
@@ -218,7 +218,8 @@ def test_numbers_for_names_as_pandas_writes_them(tmp_path):
     (tmp_path / "gap.csv").write_text(table(header=None, rows=[[None, 0, 1], [None, 2.0, 3.0]]))
     assert read(tmp_path / "gap.csv", gaps=True).rows.shape == (2, 3)
     (tmp_path / "y.csv").write_text("0,1,2,3\n" + "5,6,7,8\n" * 3)
-    assert "first line 0 to 3 read as data; if it is a header" in read(tmp_path / "y.csv").notes[0]
+    with pytest.warns(DataWarning, match=r"the first line \(0, 1, 2, …\) is read as data; if it is a header"):
+        assert read(tmp_path / "y.csv").rows.shape == (4, 4)
 
 
 # ----- results as text
@@ -376,10 +377,14 @@ def test_sparse_matrices_that_are_none(arrays, message, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.csv", "size,color\n1,blue\n", "line 2, column 2 (color) is 'blue', not a number; encode text as numbers"),
-        ("x.tsv", "size\tcolor\n1\tblue\n", "line 2, column 2 (color) is 'blue', not a number; encode text"),
-        ("x.tsv", "1,2\n3,4\n", "is '3,4', not a number; columns are separated by tabs"),
-        ("x.csv", "1,5;2,5\n1,0;2,0\n", "is '5;2', not a number; columns are separated by commas"),
+        ("x.csv", "size,color\n1,blue\n2,7\n", "line 2, column 2 (color) is 'blue' in a column of numbers; convert it"),
+        ("x.csv", "1,blue\n2,red\n", "the first line (1, blue) contains words and numbers; use only words as column"),
+        ("x.csv", "1,2\n2,red\n", "line 2, column 2 is 'red' in a column of numbers; text requires a header"),
+        ("x.csv", "a,b,c\n" + "1,2,red\n" * 60 + "1,2\n", "line 62 has 2 columns, but the first has 3"),
+        ("x.csv", "a,b,c\n" + '1,"2\n2",red\n' * 3 + "1,2,3,4\n", "line 8 has 4 columns, but the first has 3"),
+        ("x.csv", "a,b\n", "the file has a header, but no rows"),
+        ("x.csv", 'a,b\n1,"x\n', "not a table separated by commas: unexpected end of data"),
+        ("x.csv", "a,b\n1e308,x\n2,y\n", "column 'a' is 1e+308 in row 0; expected finite numbers up to 1e+150"),
         ("x.csv", "a,b\n1,2\n3,inf\n", "row 1, column 1 is inf; expected finite values, or NaN for missing values"),
         ("x.fasta", ">one\nACDE\n", "is a sequence alignment; save it as integers"),
         ("x.txt", ">one\nACDE\n", "is a sequence alignment; save it as integers"),
@@ -391,6 +396,77 @@ def test_what_cannot_be_read_says_what_to_do(name, content, message, tmp_path):
     assert code == 2
     assert message in said
     assert said.count("\n") == 1
+
+
+NOISE = np.random.default_rng(1).normal(size=(60, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "names", "rows"),
+    [
+        ("x.csv", "a;b\n-0,1;0,25\n1,5;2\n", "ab", [[-0.1, 0.25], [1.5, 2]]),
+        ("x.csv", "1,5;2,5\n1,0;2,0\n", None, [[1.5, 2.5], [1, 2]]),
+        ("x.csv", "a;b\n1.234,5;1.234\n2,5;2.500\n", "ab", [[1234.5, 1234], [2.5, 2500]]),
+        ("x.csv", "a;b\n1,234;3.5\n2,000;4.5\n", "ab", [[1.234, 3.5], [2, 4.5]]),
+        ("x.csv", 'a,b\n"1,234",3\n"2,000.5",4\n', "ab", [[1234, 3], [2000.5, 4]]),
+        ("x.csv", "a,b\n12%,1\n3.5%,2\n", "ab", [[12, 1], [3.5, 2]]),
+        ("x.csv", '"a,x";b\n0.1;0.2\n0.3;0.4\n', ("a,x", "b"), [[0.1, 0.2], [0.3, 0.4]]),
+        ("x.csv", "a|b\n1|2\n3|4\n", "ab", [[1, 2], [3, 4]]),
+        ("x.CSV", "a  b\n1 2 \n 3   4\n", "ab", [[1, 2], [3, 4]]),
+        ("x.tsv", "a,b\n1,2\n3,4\n", "ab", [[1, 2], [3, 4]]),
+        ("x.TXT", "a\tb\r1\t2\r3\t4\r", "ab", [[1, 2], [3, 4]]),
+        ("x.csv", 'a,b\n1, "2"\n3,#N/A\nnull,4\n', "ab", [[1, 2], [3, np.nan], [np.nan, 4]]),
+        ("x.csv", 'a\n1\n\n""\n4\n', "a", [[1], [np.nan], [4]]),
+    ],
+)
+def test_text_as_the_world_writes_it(name, content, names, rows, tmp_path):
+    (tmp_path / name).write_bytes(content.encode())
+    found = read(tmp_path / name, gaps=True)
+    np.testing.assert_array_equal(found.rows, np.array(rows, float))
+    assert found.layout.names == (None if names is None else tuple(names))
+    changed = any(mark in content for mark in (",5", "%", "1,234"))
+    assert [note for note in found.notes if "is read as" in note] == list(found.notes)
+    assert bool(found.notes) is changed
+
+
+def test_cells_of_text_keep_their_characters(tmp_path):
+    """Only ends of lines end rows, and a quoted cell may have several lines."""
+    cells = ["red\u2028x", "\x0b\x1c\x85", "two\nlines", "a,b;c", 'the "best"', "1e", "12 345 x"]
+    with (tmp_path / "x.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["c"], *([cell] for cell in cells)])
+    (column,) = read(tmp_path / "x.csv").table
+    assert (column.type, column.values.tolist()) == ("text", cells)
+
+
+def test_the_reader_agrees_with_pandas(tmp_path):
+    """On gaps, names and numbers, of a table as pandas writes it."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"k": [1, 2, None, 4], "x": [0.5, 1e-7, -3, None], "t": ["a", "NA.", None, "b,c"]})
+    frame["gap"] = ["n/a", "x", "NULL", "None"]
+    frame.to_csv(tmp_path / "x.csv")
+    found, again = read(tmp_path / "x.csv"), pandas.read_csv(tmp_path / "x.csv", index_col=0)
+    assert "first column used as row names" in found.notes[0]
+    assert [column.gaps.tolist() for column in found.table] == [again[name].isna().tolist() for name in again]
+    np.testing.assert_array_equal(found.table[0].values, again["k"])
+    np.testing.assert_array_equal(found.table[1].values, again["x"])
+
+
+def test_headers_of_numbers(tmp_path):
+    """Years above small numbers are names; the first row of a table of numbers is data, with a warning if in doubt."""
+    path = tmp_path / "x.csv"
+    for first, words in (("2019,2020,2021", ""), ("400.5,401,401.5", ""), ("country,2019,2020", "F")):
+        body = "".join(f"{row[0]:.3f},{row[1]:.3f},{row[2]:.3f}\n" for row in NOISE)
+        if words:
+            body = "".join(f"{words}{n % 3},{row[1]:.3f},{row[2]:.3f}\n" for n, row in enumerate(NOISE))
+        path.write_text(f"{first}\n{body}")
+        found = read(path)
+        assert found.layout.names == tuple(first.split(","))
+        assert "is used as column names, since its numbers are far outside the columns" in found.notes[0]
+    path.write_text("1,2,3\n" + "".join(f"{5 * row[0]:.3f},{5 * row[1]:.3f},{5 * row[2]:.3f}\n" for row in NOISE))
+    with pytest.warns(DataWarning, match=r"the first line \(1, 2, 3\) is read as data"):
+        assert len(read(path).rows) == 61
+    path.write_text("1,2,3\n4,5,6\n" * 10)
+    assert len(read(path).rows) == 20
 
 
 def test_letters_are_no_numbers(tmp_path):

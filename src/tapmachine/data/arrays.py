@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 MANY_BYTES = 2**28  # a compressed file may expand to this number of bytes, or to MOST_TIMES its size if that is more
 MOST_TIMES = 100
-DENSE_BYTES = 2**30  # a dense row of a sparse matrix may take at most this number of bytes
+DENSE_BYTES = 2**30  # a dense row or column of a sparse matrix may take at most this number of bytes
 NPY = b"\x93NUMPY"  # first bytes of a .npy file
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
@@ -100,6 +100,7 @@ def _from_sparse(member: Callable[[str], Array], path: Path) -> Any:
         raise DataError(f"{path}: unsupported sparse {kind} array of shape {shape}; use .tocsr() before saving")
     if data.dtype.kind not in "biuf":
         raise DataError(f"{path}: the values are {data.dtype.name}; expected numbers")
+    check_shape(shape, data.dtype.itemsize, path)
     try:
         if kind == "coo":
             places = member("row"), member("col")
@@ -110,7 +111,7 @@ def _from_sparse(member: Callable[[str], Array], path: Path) -> Any:
             raise IndexError("values and indices do not match")  # SciPy accepts negative indices
         if any(place.dtype.kind not in "iu" for place in places):
             raise TypeError("indices are not integers")
-        return check_width(coo_array((data, places), shape).tocsr(), path)
+        return coo_array((data, places), shape).tocsr()
     except (IndexError, ValueError, TypeError) as error:
         raise DataError(f"{path}: not a valid SciPy sparse matrix: {error}") from None
 
@@ -151,12 +152,10 @@ def check_expansion(n_bytes: int, size: int, path: Path) -> None:
         raise DataError(f"{path}: decompresses to more than {most:,} bytes, implausibly many for its size")
 
 
-def check_width(matrix: Any, path: Path) -> Any:
-    """Return a sparse matrix in CSR format whose rows can be made dense; raise a DataError for any other matrix."""
-    n_bytes = matrix.shape[1] * matrix.dtype.itemsize
-    if n_bytes > DENSE_BYTES:
+def check_shape(shape: tuple[int, ...], itemsize: int, path: Path) -> None:
+    """Raise a DataError if a dense row or column of a sparse matrix would not fit into memory."""
+    if max(shape) * itemsize > DENSE_BYTES:
         raise DataError(
-            f"{path}: a dense row of the sparse matrix of shape {matrix.shape} would take {n_bytes:,} bytes, more "
-            f"than {DENSE_BYTES:,}; use fewer columns"
+            f"{path}: a dense row or column of the sparse matrix of shape {shape} would take more than "
+            f"{DENSE_BYTES:,} bytes; use fewer columns"
         )
-    return matrix

@@ -19,7 +19,7 @@ from tapmachine.data.arrays import (
     NPY,
     Array,
     check_expansion,
-    check_width,
+    check_shape,
     decompressed,
     from_idx,
     from_npy,
@@ -110,6 +110,7 @@ def from_parquet(path: Path, size: int, as_table: bool) -> tuple[Any, TextLayout
     """
     try:
         import pandas
+        import pyarrow  # noqa: F401
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise DataError(f"{path}: Parquet files require pandas and pyarrow: pip install pandas pyarrow") from None
@@ -152,7 +153,9 @@ def from_h5ad(path: Path, size: int) -> tuple[Any, TextLayout]:
         cells = anndata.read_h5ad(path)
     if cells.X is None:
         raise DataError(f"{path}: the file has no matrix X; store the data in adata.X")
-    matrix = check_width(cells.X.tocsr(), path) if hasattr(cells.X, "tocsr") else np.asarray(cells.X)
+    matrix = cells.X.tocsr() if hasattr(cells.X, "tocsr") else np.asarray(cells.X)
+    if hasattr(matrix, "tocsr"):
+        check_shape(matrix.shape, matrix.dtype.itemsize, path)
     names, rows = (tuple(map(str, labels)) for labels in (cells.var_names, cells.obs_names))
     note = f"{path}: matrix X, with var_names as columns and obs_names as row names"
     return matrix, TextLayout(names=("", *names), index=tuple((row,) for row in rows), notes=(note,))

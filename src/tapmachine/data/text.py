@@ -5,12 +5,12 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,12 +21,33 @@ Array = np.ndarray[Any, Any]
 
 SEPARATORS = {"\t": "tabs", ";": "semicolons", "|": "vertical bars", ",": "commas", " ": "spaces"}  # in this order
 N_INSPECTED = 200  # number of rows from which the separator is inferred
+BLANKS = " \t\u00a0"  # around cells
 UNNAMED = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # names that pandas assigns to columns of an unnamed index
 FEWEST_ROWS = 5  # minimum number of rows that show that a first line of numbers is a header
 
 # Cells that represent missing values, as in pandas.read_csv.
 GAPS = frozenset(
-    "#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,NaN,None,n/a,nan,null,".split(",")
+    [
+        "#N/A",
+        "#N/A N/A",
+        "#NA",
+        "-1.#IND",
+        "-1.#QNAN",
+        "-NaN",
+        "-nan",
+        "1.#IND",
+        "1.#QNAN",
+        "<NA>",
+        "N/A",
+        "NA",
+        "NULL",
+        "NaN",
+        "None",
+        "n/a",
+        "nan",
+        "null",
+        "",
+    ]
 )
 TRUTH = {"True": True, "False": False}
 
@@ -77,52 +98,47 @@ def from_csv(
     the result is an array of numbers. Cells listed in `GAPS` become NaN. Columns named in `texts` are read as text.
     """
     separator, lines = _lines(content, path)
-    for line_number, cells in lines:
-        if len(cells) != len(lines[0][1]):
-            raise DataError(
-                f"{path}: line {line_number} has {len(cells)} columns, but the first has {len(lines[0][1])}"
-            )
     table = [cells for _, cells in lines]
+    width = len(table[0])
+    for line_number, line in lines:
+        if len(line) != width:
+            raise DataError(f"{path}: line {line_number} has {len(line)} columns, but the first has {width}")
     has_header, notes = _has_header(table, path)
     names = tuple(table[0]) if has_header else None
     # Unnamed leading columns are those to which pandas and R write row names.
     n_index = next((width for width, name in enumerate(names or ()) if not UNNAMED.fullmatch(name)), 0)
     if n_index:
-        columns = "first column" if n_index == 1 else f"first {n_index} columns"
-        notes.append(f"{path}: {columns} used as row names; to use it as data, name it in the header")
+        which = "first column" if n_index == 1 else f"first {n_index} columns"
+        notes.append(f"{path}: {which} used as row names; to use it as data, name it in the header")
     below = lines[has_header:]
     if not below:
         raise DataError(f"{path}: the file has a header, but no rows")
-    by_column = list(zip(*(cells for _, cells in below), strict=True))
-    index = tuple(zip(*by_column[:n_index], strict=True))
-    data = {place: list(by_column[place]) for place in range(n_index, len(by_column))}
-    name_of = {place: str(place) if names is None else names[place] for place in data}
-    numbers = _columns_of_numbers({place: data[place] for place in data if name_of[place] not in texts}, separator)
+    columns = list(zip(*(cells for _, cells in below), strict=True))
+    index, columns = tuple(zip(*columns[:n_index], strict=True)), columns[n_index:]
+    labels = list(map(str, range(len(columns)))) if names is None else list(names[n_index:])
+    numbers = _columns_of_numbers(
+        [() if label in texts else cells for label, cells in zip(labels, columns, strict=True)], separator
+    )
     raw = []
-    for place, cells in data.items():
-        name, known = name_of[place], {cell for cell in cells if cell not in GAPS}
-        if known and known <= TRUTH.keys() and name not in texts:
-            raw.append(RawColumn.of(name, [TRUTH.get(cell) for cell in cells], "bool"))
-        elif place in numbers:
-            kind = "int" if is_whole(numbers[place]) else "float"
-            raw.append(RawColumn(name, kind, numbers[place], kind))
+    for place, (label, cells, found) in enumerate(zip(labels, columns, numbers, strict=True)):
+        if found is not None and len(found.values):
+            kind = "int" if is_whole(found.values) else "float"
+            raw.append(RawColumn(label, kind, found.values, kind))
+            if found.example is not None:
+                value = f"{found.values[found.example]:.12g}"
+                notes.append(f"{path}: {cells[found.example]!r} in column {label} is read as {value}, others likewise")
+            continue
+        known = {cell for cell in cells if cell not in GAPS}
+        if known <= TRUTH.keys() and label not in texts:
+            raw.append(RawColumn.of(label, [TRUTH.get(cell) for cell in cells], "bool"))
+        elif names is None or (label not in texts and any(_number(cell) is not None for cell in known)):
+            of_text = (row for row, cell in enumerate(cells) if cell not in GAPS and _number(cell) is None)
+            row = next(of_text, 0)  # or numbers of several styles
+            where = f"line {below[row][0]}, column {place + 1 + n_index}{'' if names is None else f' ({label})'}"
+            remedy = "text requires a header with column names" if names is None else "convert it to one type"
+            raise DataError(f"{path}: {where} is {cells[row]!r} in a column of numbers; {remedy}")
         else:
-            if names is None or (name not in texts and any(_number(cell) is not None for cell in known)):
-                row = next(row for row, cell in enumerate(cells) if cell not in GAPS and _number(cell) is None)
-                where = f"line {below[row][0]}, column {place + 1}{'' if names is None else f' ({name})'}"
-                remedy = "text requires a header with column names" if names is None else "convert it to one type"
-                raise DataError(f"{path}: {where} is {cells[row]!r} in a column of numbers; {remedy}")
-            raw.append(RawColumn.of(name, [None if cell in GAPS else cell for cell in cells], "text"))
-    changed = [
-        (place, row)
-        for place in numbers
-        for row, cell in enumerate(data[place])
-        if cell not in GAPS and _number(cell, None) is None
-    ]
-    if changed:
-        place, row = changed[0]
-        value = f"{numbers[place][row]:.12g}"
-        notes.append(f"{path}: {data[place][row]!r} in column {name_of[place]} is read as {value}, others likewise")
+            raw.append(RawColumn.of(label, [None if cell in GAPS else cell for cell in cells], "text"))
     layout = TextLayout(separator, names, index, tuple(notes))
     if names is not None and (as_table or any(column.type not in ("int", "float") for column in raw)):
         return raw, layout
@@ -164,7 +180,7 @@ def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
     line_number = 1
     for row in reader:
-        cells = [cell.strip() for cell in row]
+        cells = [cell.strip(BLANKS) for cell in row]
         if separator == " " and cells[-1:] == [""]:
             cells.pop()
         if cells:
@@ -175,8 +191,8 @@ def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
 def _has_header(table: Sequence[Sequence[str]], path: Path) -> tuple[bool, list[str]]:
     """Return whether the first line is a header, and notes on the decision.
 
-    Headers contain words, words above numbers, the column numbers that pandas writes above an index, or increasing
-    numbers, such as years, that lie far outside the numbers below.
+    Headers contain words, the column numbers that pandas writes above an index, or increasing numbers, such as years,
+    that lie far outside the numbers below.
 
     Raises:
         DataError: If the first line contains words and numbers, and may be a header or a row.
@@ -184,20 +200,18 @@ def _has_header(table: Sequence[Sequence[str]], path: Path) -> tuple[bool, list[
     first, rest = table[0], table[1 : N_INSPECTED + 1]
     values = [None if cell in GAPS else _number(cell) for cell in first]
     above = [value for value in values if value is not None]
-    words = [place for place, cell in enumerate(first) if cell not in GAPS and values[place] is None]
+    has_words = any(cell not in GAPS and value is None for cell, value in zip(first, values, strict=True))
     if not above:
-        return bool(words), []
+        return has_words, []
     if len(first) > 2 and not first[0] and list(first[1:]) == [str(column) for column in range(len(first) - 1)]:
         return all(row and row[0] for row in rest), []  # otherwise the first column may have missing values
-    below = [_column_of_numbers(cells, STYLES) for cells in zip(*rest, strict=True)]
-    if any(below[place] is not None for place in words if below):
-        return True, []
-    under = [column and column[0] for column, value in zip(below, values, strict=False) if value is not None]
+    below = [_column_of_numbers(cells) for cells in zip(*rest, strict=True)]
+    under = [own.values for own, value in zip(below, values, strict=False) if own is not None and value is not None]
     start = f"{path}: the first line ({', '.join(first[:3])}{', …' if len(first) > 3 else ''})"
-    is_ordered = len(first) > 1 and above == sorted({*above}) and all(column is not None for column in under)
+    is_ordered = len(first) > 1 and above == sorted({*above}) and len(under) == len(above)
     if is_ordered and len(rest) >= FEWEST_ROWS and all(map(_is_far, above, under)):
         return True, [f"{start} is used as column names, since its numbers are far outside the columns"]
-    if words:
+    if has_words:
         raise DataError(f"{start} contains words and numbers; use only words as column names")
     is_count = len(first) > 3 and above == [*range(len(first))]
     if is_count or (is_ordered and is_whole(np.array(above)) and not any(map(is_whole, under))):
@@ -214,28 +228,37 @@ def _is_far(value: float, column: Array) -> bool:
 # ----- numbers
 
 
-def _columns_of_numbers(cells: Mapping[int, Sequence[str]], separator: str) -> dict[int, Array]:
-    """Return the values of the columns that contain only numbers and gaps.
+class Numbers(NamedTuple):
+    """Values of a column of numbers, the style in which they are written, and the first row that is not plain."""
+
+    values: Array
+    style: Style
+    example: int | None
+
+
+def _columns_of_numbers(columns: Sequence[Sequence[str]], separator: str) -> list[Numbers | None]:
+    """Return the numbers of the columns that contain only numbers and gaps, and None for other columns.
 
     Points are decimal points, unless a column of the file can be read only with decimal commas. Of columns such as
     1,234, the commas are decimal commas unless commas separate the cells.
     """
     styles = STYLES if separator == "," else (None, DECIMAL_COMMA, THOUSANDS)
-    found = {place: _column_of_numbers(column, styles) for place, column in cells.items()}
-    if any(column is not None and column[1] is DECIMAL_COMMA for column in found.values()):
-        styles = (DECIMAL_COMMA, None, THOUSANDS)
-        found = {place: _column_of_numbers(column, styles) for place, column in cells.items()}
-    return {place: column[0] for place, column in found.items() if column is not None}
+    found = [_column_of_numbers(cells, styles) for cells in columns]
+    if any(column is not None and column.style is DECIMAL_COMMA for column in found):
+        found = [_column_of_numbers(cells, (DECIMAL_COMMA, None, THOUSANDS)) for cells in columns]
+    return found
 
 
-def _column_of_numbers(cells: Sequence[str], styles: Sequence[Style]) -> tuple[Array, Style] | None:
-    """Return the values of a column and the first style in which all of its cells are numbers, or None."""
+def _column_of_numbers(cells: Sequence[str], styles: Sequence[Style] = STYLES) -> Numbers | None:
+    """Return the numbers of a column in the first style that all of its cells have, or None."""
     known = [cell for cell in cells if cell not in GAPS]
     percent = "%" if known and all(cell.endswith("%") for cell in known) else ""
     for style in styles:
         values = [math.nan if cell in GAPS else _number(cell.removesuffix(percent), style) for cell in cells]
         if None not in values:
-            return np.array(values, np.float64), style
+            is_plain = style is None and not percent
+            other = (row for row, cell in enumerate(cells) if cell not in GAPS and _number(cell, None) is None)
+            return Numbers(np.array(values, np.float64), style, None if is_plain else next(other, None))
     return None
 
 

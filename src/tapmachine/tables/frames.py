@@ -10,7 +10,7 @@ import numpy as np
 
 from tapmachine.data.columns import NUMBERS, RawColumn
 from tapmachine.data.errors import DataError
-from tapmachine.data.text import WHOLE, TextLayout
+from tapmachine.data.text import TextLayout
 
 Array = np.ndarray[Any, Any]
 
@@ -203,4 +203,4 @@ def to_parquet(columns: Sequence[RawColumn], layout: TextLayout | None) -> bytes
 
 
 def _are_whole(layout: TextLayout, place: int) -> bool:
-    return all(WHOLE.fullmatch(row[place]) for row in layout.index)
+    return all(row[place].removeprefix("-").isdecimal() for row in layout.index)
