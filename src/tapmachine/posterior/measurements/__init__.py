@@ -1,7 +1,6 @@
 """Recovery of signals from measurements that mix their components, such as y = g(Fx + b + noise)."""
 
 from tapmachine.posterior.measurements.base import Measurements, Response
-from tapmachine.posterior.measurements.evolution import state_evolution
 from tapmachine.posterior.measurements.kinds import (
     CountMeasurements,
     LinearMeasurements,
@@ -9,12 +8,10 @@ from tapmachine.posterior.measurements.kinds import (
     QuantizedMeasurements,
     SignMeasurements,
 )
-from tapmachine.posterior.measurements.operators import FunctionOperator
 from tapmachine.posterior.measurements.recovery import recover
 
 __all__ = [
     "CountMeasurements",
-    "FunctionOperator",
     "LinearMeasurements",
     "MagnitudeMeasurements",
     "Measurements",
@@ -22,5 +19,4 @@ __all__ = [
     "Response",
     "SignMeasurements",
     "recover",
-    "state_evolution",
 ]
