@@ -21,7 +21,7 @@ from tapmachine.posterior.baselines import pointwise_estimate
 from tapmachine.posterior.channels import Channel, Missing, UnknownParameter
 from tapmachine.posterior.driver import PosteriorOptions, Starts, infer
 from tapmachine.posterior.exact import exact_posterior
-from tapmachine.posterior.mixture import Part, Posterior, mixture
+from tapmachine.posterior.mixture import Posterior, mixture
 from tapmachine.posterior.observations import as_observations
 from tapmachine.solver import Scheme, solve
 from tapmachine.solver.starts import StartingPoint
@@ -97,7 +97,7 @@ def denoise(
     scheme = scheme or default_scheme(machine)
     limits: dict[str, Any] = {"tol": options.tol, "max_sweeps": options.max_sweeps}
 
-    def part(rows: Tensor) -> Part:
+    def part(rows: Tensor) -> Posterior:
         of_rows = channel.rows(rows)
         observed, log_scale = of_rows.observe(machine, y[rows])
         annealed = [other.rows(rows).observe(machine, y[rows])[0] for other in anneal]
@@ -107,9 +107,9 @@ def denoise(
             for conditioned in annealed:
                 last = solve(conditioned, last, scheme, **limits)
             solutions.append(solve(observed, last, scheme, callback=options.callback, **limits))
-        return mixture(list(machine.layers), solutions, options.temperature, log_scale)
+        return mixture(list(machine.layers), solutions, options.temperature, log_scale, channel)
 
-    return infer(machine, len(y), CHUNK_VALUES // (len(initial) * sum(machine.sizes)), part, channel)
+    return infer(machine, len(y), CHUNK_VALUES // (len(initial) * sum(machine.sizes)), part)
 
 
 def impute(machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], **options: Any) -> Posterior:

@@ -1,8 +1,8 @@
 """What denoising and recovery have in common: options, initial states, and posteriors of all rows in chunks."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +12,10 @@ from tapmachine.beliefs import Moments
 from tapmachine.data.checks import check_count
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.posterior.baselines import nearest_neighbors
-from tapmachine.posterior.channels import Channel
-from tapmachine.posterior.mixture import Part, Posterior, joined, warn_of_failures
+from tapmachine.posterior.mixture import Posterior, joined, warn_of_failures
 from tapmachine.posterior.observations import as_examples
 from tapmachine.solver.driver import Progress
 from tapmachine.solver.starts import StartingPoint, fitting, starting_moments
-
-if TYPE_CHECKING:
-    from tapmachine.posterior.measurements.base import Measurements
 
 
 @dataclass(frozen=True)
@@ -125,13 +121,7 @@ def _lowest_layers(machine: BoltzmannMachine, start: StartingPoint, count: int) 
     return [Moments(*(z.expand(count, *z.shape[1:]) for z in moments)) for moments in layers]
 
 
-def infer(
-    machine: BoltzmannMachine,
-    count: int,
-    rows_at_a_time: int,
-    part: Callable[[Tensor], Part],
-    channel: "Channel | Measurements",
-) -> Posterior:
+def infer(machine: BoltzmannMachine, count: int, rows_at_a_time: int, part: Callable[[Tensor], Posterior]) -> Posterior:
     """Compute the posterior of all rows in chunks, and issue a warning if rows have no converged solution.
 
     Args:
@@ -139,14 +129,9 @@ def infer(
         count: Number of rows.
         rows_at_a_time: Maximum number of rows in a chunk.
         part: Function that computes the posterior of the rows with given indices.
-        channel: Channel or measurements to store in the result.
     """
-    parts = []
-    for rows in torch.arange(count, device=machine.device).split(max(1, rows_at_a_time)):
-        of_rows = part(rows)
-        parts.append(
-            of_rows._replace(moments=[Moments(*(z.to(machine.dtype) for z in moments)) for moments in of_rows.moments])
-        )
-    posterior = joined(parts, channel, machine.layers[0])
+    chunks = torch.arange(count, device=machine.device).split(max(1, rows_at_a_time))
+    posterior = joined([part(rows) for rows in chunks])
     warn_of_failures(posterior.status)
-    return posterior
+    moments = tuple(Moments(*(z.to(machine.dtype) for z in layer)) for layer in posterior.moments)
+    return replace(posterior, moments=moments, units=machine.layers[0])

@@ -11,7 +11,7 @@ from tapmachine.beliefs import Moments, Status
 from tapmachine.exact import Mixture, mixture_of
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.posterior.channels import Channel, GaussianNoise, Missing
-from tapmachine.posterior.mixture import Part, Posterior, joined
+from tapmachine.posterior.mixture import Posterior, joined
 
 if TYPE_CHECKING:
     from tapmachine.posterior.measurements.base import Measurements
@@ -49,7 +49,7 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
         noisy = mixture.measured(identity[measured], pattern[measured])
         parts.append(conditioned(machine, noisy, torch.cat((known[rows], values[rows][:, measured]), 1), channel))
         order.append(rows)
-    posterior = _rows(parts, torch.cat(order).argsort())
+    posterior = joined(parts).select(torch.cat(order).argsort())
     return replace(posterior, free_energy=posterior.free_energy - factor - evidence.log_scale)
 
 
@@ -59,19 +59,8 @@ def conditioned(machine: BoltzmannMachine, mixture: Mixture, x: Tensor, channel:
     for some in x.split(max(1, CHUNK_VALUES // max(1, mixture.means.numel()))):
         given = mixture.condition(some)
         visible = Moments(*(z[:, :n].unflatten(1, machine.layers[0].state_shape) for z in given.moments))
-        layers = [Moments(*(z.to(machine.dtype) for z in layer)) for layer in (visible, given.hidden_moments)]
+        layers = tuple(Moments(*(z.to(machine.dtype) for z in layer)) for layer in (visible, given.hidden_moments))
         one = torch.ones(len(some), dtype=torch.long, device=x.device)
-        parts.append(Part(layers, -given.log_weight, one, one * int(Status.CONVERGED)))
-    return joined(parts, channel, machine.layers[0])
-
-
-def _rows(parts: list[Posterior], order: Tensor) -> Posterior:
-    """Concatenate posteriors and select rows."""
-    layers = zip(*(part.moments for part in parts), strict=True)
-    return replace(
-        parts[0],
-        moments=tuple(Moments(*(torch.cat(z)[order] for z in zip(*layer, strict=True))) for layer in layers),
-        free_energy=torch.cat([part.free_energy for part in parts])[order],
-        n_solutions=torch.cat([part.n_solutions for part in parts])[order],
-        status=torch.cat([part.status for part in parts])[order],
-    )
+        status = one * int(Status.CONVERGED)
+        parts.append(Posterior(layers, -given.log_weight, one, status, channel, machine.layers[0]))
+    return joined(parts)

@@ -1,7 +1,7 @@
 """Posteriors as mixtures of solutions, weighted by exp(−F)."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from tapmachine.units import Units
 if TYPE_CHECKING:
     from tapmachine.posterior.channels import Channel
     from tapmachine.posterior.measurements import Measurements
+
+OF_ROWS = ("free_energy", "n_solutions", "status")  # attributes of a posterior with one value per row
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,11 @@ class Posterior:
     def __len__(self) -> int:
         return len(self.status)
 
+    def select(self, index: Tensor) -> "Posterior":
+        """Select rows by index or by a boolean mask."""
+        moments = tuple(Moments(*(z[index] for z in layer)) for layer in self.moments)
+        return replace(self, moments=moments, **{name: getattr(self, name)[index] for name in OF_ROWS})
+
     def __repr__(self) -> str:
         failed = int((~self.converged).sum())
         return f"Posterior({len(self)} rows through {self.channel}{f', {failed} not converged' if failed else ''})"
@@ -95,16 +102,13 @@ class Posterior:
         return card("Posterior", f"<div>{escape(repr(self)[10:-1])}</div>", shown)
 
 
-class Part(NamedTuple):
-    """Posterior of a subset of the rows; see `Posterior` for the attributes."""
-
-    moments: list[Moments]
-    free_energy: Tensor
-    n_solutions: Tensor
-    status: Tensor
-
-
-def mixture(layers: list[Units], solutions: list[Solution], temperature: float, log_scale: Tensor) -> Part:
+def mixture(
+    layers: list[Units],
+    solutions: list[Solution],
+    temperature: float,
+    log_scale: Tensor | float,
+    channel: "Channel | Measurements",
+) -> Posterior:
     """Combine the distinct solutions of each row into a mixture, weighted by exp(−F/T).
 
     Args:
@@ -112,6 +116,7 @@ def mixture(layers: list[Units], solutions: list[Solution], temperature: float, 
         solutions: Solutions of all rows, one element for each initial state.
         temperature: Temperature T of the weights.
         log_scale: Value to subtract from the free energy of each row, of shape (K,).
+        channel: Channel or measurements.
     """
     status = torch.stack([solution.status for solution in solutions])  # (S, K)
     free_energies = torch.stack([solution.free_energy.double() for solution in solutions])
@@ -124,28 +129,23 @@ def mixture(layers: list[Units], solutions: list[Solution], temperature: float, 
     probabilities = ((exponents - exponents.amax(0)) / temperature).where(usable, -torch.inf).softmax(0)
     probabilities = torch.where(none, 0.0, probabilities)
     probabilities[0] = torch.where(none, 1.0, probabilities[0])  # for failed rows, the last finite moments
-    return Part(
-        [
-            _mixed(probabilities, list(moments))
-            for moments in zip(*(solution.moments for solution in solutions), strict=True)
-        ],
+    layers_of = zip(*(solution.moments for solution in solutions), strict=True)
+    return Posterior(
+        tuple(_mixed(probabilities, list(moments)) for moments in layers_of),
         torch.where(none, torch.inf, -exponents.logsumexp(0)) - log_scale,
         (usable & converged).sum(0),
         torch.where(converged.any(0), int(Status.CONVERGED), status[0]).to(status.dtype),
+        channel,
+        layers[0],
     )
 
 
-def joined(parts: list[Part], channel: "Channel | Measurements", units: Units) -> Posterior:
+def joined(parts: list[Posterior]) -> Posterior:
     """Concatenate the posteriors of subsets of the rows."""
     layers = zip(*(part.moments for part in parts), strict=True)
-    return Posterior(
-        tuple(Moments(*(torch.cat(z) for z in zip(*layer, strict=True))) for layer in layers),
-        torch.cat([part.free_energy for part in parts]),
-        torch.cat([part.n_solutions for part in parts]),
-        torch.cat([part.status for part in parts]),
-        channel,
-        units,
-    )
+    moments = tuple(Moments(*(torch.cat(z) for z in zip(*layer, strict=True))) for layer in layers)
+    of_rows: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in OF_ROWS}
+    return replace(parts[0], moments=moments, **of_rows)
 
 
 def warn_of_failures(status: Tensor) -> None:

@@ -21,7 +21,7 @@ from tapmachine.posterior.measurements.kinds import LinearMeasurements
 from tapmachine.posterior.measurements.linear_relation import ByFactorization, BySingularValues, LinearRelation
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior, expanded
 from tapmachine.posterior.measurements.task import Task
-from tapmachine.posterior.mixture import Part, Posterior, mixture
+from tapmachine.posterior.mixture import Posterior, mixture
 from tapmachine.posterior.observations import check_free
 from tapmachine.solver import Scheme
 from tapmachine.solver.schemes.process import from_below
@@ -106,13 +106,13 @@ def recover(
     if channel.noise is None:
         task = task.with_estimated_noise(neutral)
 
-    def part(rows: Tensor) -> Part:
+    def part(rows: Tensor) -> Posterior:
         of_rows = replace(task, y=task.y[rows])
         layouts = _starts(of_rows, neutral, initial, rows)
         solutions = [of_rows.solve(layers, options) for layers in layouts]
-        return mixture(list(used.layers), solutions, options.temperature, torch.zeros_like(solutions[0].free_energy))
+        return mixture(list(used.layers), solutions, options.temperature, 0.0, task.channel)
 
-    return infer(machine, len(task.y), task.rows_at_a_time, part, task.channel)
+    return infer(machine, len(task.y), task.rows_at_a_time, part)
 
 
 def check_measurements(channel: Measurements, machine: BoltzmannMachine) -> Measurements:

@@ -11,8 +11,8 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver.schemes.base import Scheme, refuse_mixed_states
 from tapmachine.solver.schemes.message_passing import Link, Message, MessagePassing, received
 from tapmachine.solver.schemes.process import Process, State
-from tapmachine.units import Gaussian, TruncatedGaussian, Units
-from tapmachine.units.conditioned import Tilted, lowest_precision, unconditioned
+from tapmachine.units import Units
+from tapmachine.units.conditioned import lowest_precision, unconditioned
 
 DAMPING = 0.5
 CLIPPED_SHARE = 0.95
@@ -47,17 +47,12 @@ class _WholeDistributions(MessagePassing):
 class _TwoMoments(MessagePassing):
     """Messages computed from the sender's mean and variance [eq:Bij], [eq:Aij], [eq:aij], [eq:cij]."""
 
-    def __init__(self, machine: BoltzmannMachine, damping: float, clip: float, truncate: float | None) -> None:
+    def __init__(self, machine: BoltzmannMachine, damping: float, clip: float) -> None:
         super().__init__(machine, damping)
-        self.truncate = truncate
-        self.limits = [None if truncate else lowest_precision(layer, clip) for layer in machine.layers]
-
-    def as_used(self, units: Units) -> Units:
-        return units if self.truncate is None else _truncated(units, self.truncate)
+        self.limits = [lowest_precision(layer, clip) for layer in machine.layers]
 
     def bounded(self, layer_index: int, tilt: Tilt) -> Tilt:
-        limit = self.limits[layer_index]
-        return tilt if limit is None else Tilt(tilt.field, torch.maximum(torch.as_tensor(tilt.precision), limit))
+        return Tilt(tilt.field, torch.maximum(torch.as_tensor(tilt.precision), self.limits[layer_index]))
 
     def send(self, link: Link, units: Units, cavity: Tilt) -> Message:
         mean, variance = (z.unflatten(0, (-1, link.weights.shape[1])).unsqueeze(1) for z in units.moments(cavity))
@@ -80,20 +75,6 @@ def _two_states(units: Units) -> tuple[float, float] | None:
     digits = torch.tensor([[0], [1]], device=base.device).expand(2, base.n)
     low, high = base.decode(digits)[:, 0].tolist()
     return low, high
-
-
-def _truncated(units: Units, deviations: float) -> Units:
-    """Truncate Gaussian units; return other units unchanged.
-
-    The interval extends `deviations` standard deviations beyond the smallest and the largest mean of the units.
-    """
-    if isinstance(units, Tilted):
-        return Tilted(_truncated(units.base, deviations), Tilt(units.field, units.precision), validate=False)
-    if not isinstance(units, Gaussian):
-        return units
-    field, precision = units.field.detach(), units.precision.detach()
-    mean, reach = field / precision, deviations * precision.rsqrt()
-    return TruncatedGaussian(units.n, (mean - reach).min(), (mean + reach).max(), field=field, precision=precision)
 
 
 class _MessageScheme(Scheme):
@@ -157,8 +138,6 @@ class RelaxedBP(_MessageScheme):
         damping: Weight of the previous message in an update, at least 0 and less than 1 (default: 0.5).
         clip: Largest fraction of a Gaussian unit's precision that messages may subtract (default: 0.95). A fixed point
             at which this limit is active does not solve the equations of the machine.
-        truncate: Number of standard deviations beyond the means at which Gaussian units are truncated, instead of
-            limiting their precision (default: no truncation).
 
     Example:
         >>> from tapmachine import Binary, RelaxedBP, rbm, solve
@@ -166,18 +145,15 @@ class RelaxedBP(_MessageScheme):
         torch.Size([1])
     """
 
-    def __init__(self, damping: float = DAMPING, clip: float = CLIPPED_SHARE, truncate: float | None = None) -> None:
+    def __init__(self, damping: float = DAMPING, clip: float = CLIPPED_SHARE) -> None:
         super().__init__(damping)
         if not 0 < clip < 1:
             raise ValueError(f"clip is {clip!r}; expected a number between 0 and 1")
-        if truncate is not None and not truncate > 0:
-            raise ValueError(f"truncate is {truncate!r}; expected a number greater than 0")
-        self.clip, self.truncate = clip, truncate
+        self.clip = clip
 
     def __repr__(self) -> str:
-        limit = f", truncate={self.truncate}" if self.truncate is not None else f", clip={self.clip}"
-        return f"RelaxedBP(damping={self.damping}{limit})"
+        return f"RelaxedBP(damping={self.damping}, clip={self.clip})"
 
     def bind(self, machine: BoltzmannMachine) -> Process:
         refuse_mixed_states(machine, "RelaxedBP")
-        return _TwoMoments(machine, self.damping, self.clip, self.truncate)
+        return _TwoMoments(machine, self.damping, self.clip)

@@ -79,21 +79,19 @@ class MessagePassing(Process):
     # ----- the iteration
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
-        layers = [self.as_used(layer) for layer in layers]
         first = from_below(layers, self.weights, moments)
         messages = [self._from_moments(link, first[link.sender]) for link in self.links]
         failed = torch.zeros(len(first[0].mean), dtype=torch.bool, device=first[0].mean.device)
         return self._sweep(layers, Messages(tuple(messages), tuple(first), failed), 0.0)
 
     def step(self, layers: list[Units], state: Messages) -> tuple[State, Tensor]:
-        new = self._sweep([self.as_used(layer) for layer in layers], state, self.damping)
+        new = self._sweep(layers, state, self.damping)
         return new, self._change(state, new) / (1 - self.damping) ** 2
 
     def moments(self, state: Messages) -> list[Moments]:
         return list(state.moments)
 
     def outcome(self, layers: list[Units], state: Messages) -> Outcome:
-        layers = [self.as_used(layer) for layer in layers]
         tilts = [self._tilt(state.links, index) for index in range(len(layers))]
         change = self._change(state, self._sweep(layers, state, 0.0))
         return Outcome(tilts, change, self._free_energy(layers, state.links, tilts))
@@ -131,10 +129,6 @@ class MessagePassing(Process):
     def bounded(self, layer_index: int, tilt: Tilt) -> Tilt:
         """Limit a tilt on a layer's units; by default, tilts are not limited."""
         return tilt
-
-    def as_used(self, units: Units) -> Units:
-        """Return the units that replace a layer's units in the iteration; by default, the units themselves."""
-        return units
 
     def _sums(self, messages: Sequence[Message], layer_index: int) -> tuple[Tensor, Tensor]:
         """Return the sums of u and k over all messages to a layer."""
@@ -199,7 +193,7 @@ class MessagePassing(Process):
         F is stationary in the messages and cavity tilts, which are therefore held fixed. Its gradient is the gradient
         of −Σ_i ln Z_i − ½ Σ_{i→j} ln Z_ij, where Z_ij normalizes a pair of units under the tilts from all other units.
         """
-        fixed = [copy.deepcopy(self.as_used(layer)).requires_grad_(False) for layer in machine.layers]
+        fixed = [copy.deepcopy(layer).requires_grad_(False) for layer in machine.layers]
         with torch.no_grad():
             tilts = [self._tilt(state.links, index) for index in range(len(fixed))]
             value = self._free_energy(fixed, state.links, tilts)
