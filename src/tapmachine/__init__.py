@@ -29,7 +29,8 @@ __version__ = "0.1.0"
 # The public names, in the order of the reference. Each is imported on first access, from where these statements say, so
 # that the command line starts quickly.
 if TYPE_CHECKING:  # isort: off
-    from tapmachine.apps.estimator import RBM as RBM
+    from tapmachine.apps.estimator import RBM as RBM, RBMImputer as RBMImputer
+    from tapmachine.apps.estimator import RBMClassifier as RBMClassifier, RBMRegressor as RBMRegressor
     from tapmachine.training import fit as fit, pretrain as pretrain, TAPObjective as TAPObjective, CD as CD, PCD as PCD
     from tapmachine.landscape import find_solutions as find_solutions
     from tapmachine.posterior import denoise as denoise, impute as impute, Posterior as Posterior
