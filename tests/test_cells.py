@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
-from tapmachine import RBM
+from tapmachine import RBM, Binary, Categorical, Mixed, rbm
+from tapmachine.likelihood.weight import log_weight
+from tapmachine.tables.chains import Chained
 
 pd = pytest.importorskip("pandas")
 
@@ -102,6 +105,29 @@ def test_arrays(tmp_path):
     lower, upper = model.intervals(gappy)
     assert lower[0, 1] < model.impute(gappy)[0, 1] < upper[0, 1]
     assert np.isnan(model.surprise(gappy)[0, 1])
-    bits = RBM(4, epochs=1).fit((x > x.mean(0)) * 1.0)
-    with pytest.raises(ValueError, match="require the default machine of a table"):
-        bits.intervals(gappy)
+
+
+def test_cells_of_any_machine_by_enumeration():
+    """A machine that is no mixture: surprise, draws and intervals of cells against sums over all states."""
+    machine = rbm(Mixed([Binary(3), Categorical(1, 3)]), Binary(2), generator=torch.Generator().manual_seed(0)).double()
+    with torch.no_grad():
+        machine.weights[0].normal_(0, 1.5, generator=torch.Generator().manual_seed(1))
+    bits, kinds = torch.cartesian_prod(*[torch.arange(2.0)] * 3), torch.eye(3)
+    states = torch.cat((bits.repeat_interleave(3, 0), kinds.repeat(8, 1)), 1).double()
+    probabilities = log_weight(machine, states).softmax(0)
+    row = torch.tensor([1.0, torch.nan, 0.0, torch.nan, torch.nan, torch.nan]).double()
+    matches = ((states == row) | row.isnan()).all(1)
+    given = Chained(machine, row.unsqueeze(0))
+    drawn = given.draws(4000, torch.Generator().manual_seed(0))[:, 0]
+    expected = (probabilities * matches) @ states / probabilities[matches].sum()
+    torch.testing.assert_close(drawn.mean(0), expected, atol=0.06, rtol=0)  # chains of 1000 draws are correlated
+    surprise = given.cell_surprise()[0]
+    assert surprise.isnan().equal(row.isnan())
+    for cell in (0, 2):
+        others = ((states == row) | row.isnan() | (torch.arange(6) == cell)).all(1)
+        assert float(surprise[cell]) == pytest.approx(
+            float(probabilities[others].sum().log() - probabilities[matches].sum().log()), abs=0.1
+        )
+    lower, upper = given.intervals(0.5)
+    assert bool((lower <= upper).all())
+    assert lower[0, 0] == upper[0, 0] == 1

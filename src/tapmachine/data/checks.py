@@ -36,3 +36,9 @@ def check_count(name: str, value: Any, at_least: int = 1, at_most: int | None = 
         expected = open_range if at_most is None else f"an integer from {at_least} to {at_most}"
         raise ValueError(f"{name} is {value!r}; expected {expected}")
     return count
+
+
+def check_level(level: Any) -> None:
+    """Raise a ValueError unless the level of an interval is between 0 and 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level!r}; expected a number between 0 and 1, such as 0.9")

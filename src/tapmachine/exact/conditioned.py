@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.data.checks import check_count
+from tapmachine.data.checks import check_count, check_level
 from tapmachine.exact.parts import LOG_2PI, Observed, row_groups
 
 if TYPE_CHECKING:
@@ -87,20 +87,22 @@ class Conditioned:
         if hidden is None:
             raise ValueError("the mixture has no hidden units; expected the result of mixture_of(machine)")
         linear = hidden.scale.any(0)
+        where = linear.nonzero().T
         weights, scale = hidden.weights[:, linear], hidden.scale[:, linear]
         mean = self.x.new_empty((len(self.x), hidden.offset.shape[1]))
         variance = torch.empty_like(mean)
         for rows, log_joint, means, places, covariances in self.parts:
-            sent = hidden.offset.expand(len(rows), -1, -1).clone()
-            noise = hidden.noise.expand(len(places), -1, -1).clone()
-            sent[:, :, linear] += scale * (means @ weights)
+            shares = log_joint.softmax(1)
+            mean[rows] = shares @ hidden.offset
+            variance[rows] = shares @ (hidden.offset**2 + hidden.noise) - mean[rows] ** 2
+            sent = hidden.offset[:, linear] + scale * (means @ weights)  # (R, C, h)
             of_places = weights[places].unsqueeze(1)  # (P, 1, m, h)
             within = ((covariances @ of_places) * of_places).sum(2).clamp(min=0)  # (P, S, h)
-            noise[:, :, linear] += scale**2 * within.repeat_interleave(self.mixture.per_covariance, 1)
-            shares = log_joint.softmax(1).unsqueeze(2)
-            mean[rows] = (shares * sent).sum(1)
-            variance[rows] = (shares * ((sent - mean[rows].unsqueeze(1)) ** 2 + noise)).sum(1)
-        return Moments(*(z.unflatten(1, hidden.state_shape) for z in (mean, variance)))
+            noise = hidden.noise[:, linear] + scale**2 * within.repeat_interleave(self.mixture.per_covariance, 1)
+            center = (shares.unsqueeze(2) * sent).sum(1)
+            spread = (sent - center.unsqueeze(1)).square_().add_(noise).mul_(shares.unsqueeze(2)).sum(1)
+            mean[rows.unsqueeze(1), where], variance[rows.unsqueeze(1), where] = center, spread
+        return Moments(*(z.unflatten(1, hidden.state_shape) for z in (mean, variance.clamp(min=0))))
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Tensor:  # (n, N, n_cells)
         """Draw complete rows, as in multiple imputation.
@@ -144,8 +146,7 @@ class Conditioned:
         Returns:
             Lower and upper bounds, each of shape (N, n).
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level is {level!r}; expected a number between 0 and 1, such as 0.9")
+        check_level(level)
         ends = []
         drawn = self.draws(N_DRAWS, torch.Generator(self.x.device).manual_seed(seed)) if self.mixture.blocks else None
         for share in ((1 - level) / 2, (1 + level) / 2):

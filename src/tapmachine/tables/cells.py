@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tapmachine.data.checks import check_level
 from tapmachine.data.columns import RawColumn
 from tapmachine.data.text import columns_as_cells
 from tapmachine.exact import Conditioned, mixture_of
@@ -24,6 +25,7 @@ from tapmachine.machine.sampler import gibbs
 from tapmachine.posterior import denoise
 from tapmachine.posterior.channels import Missing
 from tapmachine.solver import TAP
+from tapmachine.tables.chains import Chained
 from tapmachine.tables.codec import Codec
 from tapmachine.tables.schema import Column
 from tapmachine.training.gaps import draw_missing
@@ -33,19 +35,10 @@ Array = np.ndarray[Any, Any]
 CANDIDATE_ROWS = 2**16  # maximum number of rows per batch
 
 
-def exact_posterior(machine: BoltzmannMachine, x: Tensor) -> Conditioned:
-    """Return the exact posterior of missing cells.
-
-    Raises:
-        ValueError: If the machine is not a mixture, unlike the default machine of a table.
-    """
+def posterior_of(machine: BoltzmannMachine, x: Tensor) -> Conditioned | Chained:
+    """Return the posterior of missing cells: exact for mixtures, such as the default machine of most tables."""
     mixture = mixture_of(machine)
-    if mixture is None:
-        raise ValueError(
-            f"the machine is {machine.summary()}; intervals, impute_draws and surprise require the default machine of "
-            "a table, whose posterior is exact. For standard deviations, use impute(X, return_std=True)"
-        )
-    return mixture.condition(x)
+    return Chained(machine, x) if mixture is None else mixture.condition(x)
 
 
 def probabilities(
@@ -98,11 +91,8 @@ def log_likelihoods(machine: BoltzmannMachine, codec: Codec, x: Tensor, partitio
 
 def posterior_means(machine: BoltzmannMachine, x: Tensor) -> Array:  # (N, n_components)
     """Compute the posterior means of the components of rows with missing cells."""
-    if mixture_of(machine) is not None:
-        means: Tensor = exact_posterior(machine, x).moments.mean
-    else:
-        means = denoise(machine, x.to(machine.device), Missing()).mean
-    return means.cpu().numpy()
+    means: Array = posterior_of(machine, x).moments.mean.cpu().numpy()
+    return means
 
 
 def shares(column: Column, mean: Array) -> Array:  # (N, width) -> (N, q)
@@ -153,7 +143,7 @@ def prediction(machine: BoltzmannMachine, codec: Codec, x: Tensor, column: str, 
         return [best, *(RawColumn(n, "float", z, "float64") for n, z in zip(names, chosen.T, strict=True))]
     x = x.clone()
     x[:, where] = torch.nan
-    posterior = exact_posterior(machine, x)
+    posterior = posterior_of(machine, x)
     found = zip((column, "lower", "upper"), (posterior.moments.mean, *posterior.intervals(level)), strict=True)
     return [replace(target.decode(values[:, where].cpu().numpy()), name=name) for name, values in found]
 
@@ -169,10 +159,14 @@ def intervals(machine: BoltzmannMachine, codec: Codec, x: Tensor, level: float =
         The lower and upper ends: lists of the columns with numbers for tables with a schema, otherwise arrays. For
         observed cells, both ends are equal to the observed value.
     """
-    ends = [end.cpu().numpy() for end in exact_posterior(machine, x).intervals(level)]
+    check_level(level)
+    numbers = [] if codec.schema is None else [own for own in codec.schema.columns if own.kind in ("real", "count")]
+    if codec.schema is not None and not numbers:
+        return [[], []]
+    ends = [end.cpu().numpy() for end in posterior_of(machine, x).intervals(level)]
     if codec.schema is None:
         return ends
-    return [[c for c in codec.schema.decode(end) if codec.column(c.name)[0].kind in ("real", "count")] for end in ends]
+    return [[own.decode(end[:, codec.schema.components[own.name]]) for own in numbers] for end in ends]
 
 
 def gap_table(machine: BoltzmannMachine, codec: Codec, x: Tensor, level: float = 0.9) -> list[RawColumn]:
@@ -181,7 +175,7 @@ def gap_table(machine: BoltzmannMachine, codec: Codec, x: Tensor, level: float =
     Each line has the row, the column, the imputed value, and either the ends of the interval or the probabilities of
     the categories.
     """
-    posterior = exact_posterior(machine, x)
+    posterior = posterior_of(machine, x)
     mean, missing = posterior.moments.mean.cpu().numpy(), x.isnan().cpu().numpy()
     ends = [end.cpu().numpy() for end in posterior.intervals(level)]
     lines: list[tuple[int, int, list[str]]] = []
@@ -215,12 +209,11 @@ def surprise(
     If `standardized` is True, numbers are in units of the standard deviation of their column, so that the surprise of
     different columns can be compared. Otherwise, they are in the units of the data.
     """
-    posterior = exact_posterior(machine, x)
+    posterior = posterior_of(machine, x)
     cells = posterior.cell_surprise()
-    if standardized:
+    if standardized and isinstance(posterior, Conditioned):
         real = posterior.mixture.real
-        variance = exact_posterior(machine, torch.full_like(x[:1], torch.nan)).moments.variance[0]
-        cells[:, real] -= variance[real].sqrt().log()
+        cells[:, real] -= posterior.mixture.moments().variance[real].sqrt().log()
     values: Array = cells.cpu().numpy()
     if codec.schema is None:
         return values

@@ -191,12 +191,12 @@ def _write_gaps(
     import torch
 
     from tapmachine.runs.data import named
-    from tapmachine.tables.cells import exact_posterior, gap_table
+    from tapmachine.tables.cells import gap_table, posterior_of
     from tapmachine.tables.output import save_columns, save_rows
 
     (interval, draws, seed), say = how, speaker(quiet)
     with named(data.name):
-        posterior = exact_posterior(session.machine, y)
+        posterior = posterior_of(session.machine, y)
         if interval is not None:
             path = _beside(out, "gaps").with_suffix(".csv" if out.suffix == ".npy" else out.suffix)
             save_columns(path, gap_table(session.machine, session.codec.with_schema(y.shape[1]), y, interval))

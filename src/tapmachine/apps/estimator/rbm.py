@@ -359,7 +359,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         """
         check_count("n_draws", n_draws)
         table = read(self, X)
-        posterior = cells.exact_posterior(self.machine_, states(self, table.rows))
+        posterior = cells.posterior_of(self.machine_, states(self, table.rows))
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         drawn = posterior.draws(n_draws, torch.Generator(posterior.x.device).manual_seed(seed))
         return [self._codec.decode(rows.cpu().numpy(), table.frame, keep=True) for rows in drawn]
