@@ -37,7 +37,7 @@ def main(words: list[str] | None = None) -> None:
         session = Session(out, pick_device("auto"))
         figure, wrong = denoised(session)
         options = Options(title="Handwritten digits", command=f"python examples/demo.py --out {out}")
-        page, results = write_report(session, options=options, more=[figure], say=print)
+        page, (results,) = write_report(session, options=options, more=[figure], say=print)
     train, held_out = last["log_likelihood"], last["validation_log_likelihood"]
     print(f"log-likelihood  {train:.1f} nats per training digit, {held_out:.1f} nats per held-out digit")
     if results.landscape is not None:

@@ -262,7 +262,8 @@ def test_every_kind_of_data_on_every_screen(visit, kind, size, colors):
 def test_without_scripts_there_are_pictures(visit):
     page = visit("images", java_script_enabled=False)
     assert page.locator(".explorer-block").is_hidden()
-    assert page.locator("svg[role=img]").count() >= 5
+    assert page.locator("noscript svg image").count() == 1
+    assert page.locator("svg[role=img]").count() >= 6
     assert page.locator("table.numbers tr").count() >= 5
     assert page.locator(".tree .node").count() >= 6
     assert page.locator(".tree image").count() == page.locator(".tree .node").count()
@@ -368,6 +369,29 @@ def test_every_figure_can_be_saved(visit, tmp_path):
             assert np.ptp(pixels) > 100
 
 
+@pytest.mark.long
+def test_two_runs_side_by_side(visit, page_of, tmp_path):
+    folders = [Session(page_of("images")), Session(page_of("bars"))]
+    options = Options(n_starts=60, title="Both")
+    path = write_report(*folders, options=options, out=tmp_path / "both.html").path
+    page = visit(path)
+    assert page.locator("h1").inner_text() == "Both"
+    boxes = [page.locator(".run").nth(place).bounding_box() for place in (0, 1)]
+    assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]  # beside each other
+    for place in (0, 1):
+        own = page.locator(".run").nth(place)
+        own.locator('[data-part="epoch"]').fill("0")
+        assert own.locator('[data-part="which"]').inner_text().startswith("3:")
+        own.locator(".map").focus()
+        page.keyboard.press("ArrowRight")
+        assert "Epoch 3, solution" in own.locator(DETAILS).inner_text()
+    differing = page.locator(".comparison table").last.inner_text()
+    assert "data" in differing
+    assert "epochs" not in differing
+    narrow = visit(path, viewport=SIZES["phone"])
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= SIZES["phone"]["width"]
+
+
 # ----- without a browser
 
 
@@ -444,7 +468,7 @@ def page_with(tmp_path_factory):
             settings=dict(zip(names, names, strict=True)) or found.settings,
             likelihoods=replace(found.likelihoods, problems=tuple(names)),
         )
-        return writing.page(told, " ".join(names), [Figure("<svg></svg>", name, name) for name in names])
+        return writing.page([told], " ".join(names), [Figure("<svg></svg>", name, name) for name in names])
 
     return make
 

@@ -52,7 +52,7 @@ def run_of_table(tmp_path_factory):
 @pytest.mark.long
 def test_the_page_of_a_table(run_of_table):
     done = write_report(Session(run_of_table))
-    found, text = done.results, done.path.read_text()
+    found, text = done.runs[0], done.path.read_text()
     table_found = found.table
     assert table_found is not None
     by_name = {own.column.name: own for own in table_found.summaries}
@@ -98,7 +98,7 @@ def test_a_page_about_a_real_valued_table(tmp_path, quick_tables):
     code, out, errors = command("report", str(tmp_path / "run"))
     assert (code, out.strip()) == (0, str(tmp_path / "run" / "report.html")), errors
     text = (tmp_path / "run" / "report.html").read_text()
-    pairs = write_report(Session(tmp_path / "run")).results.table
+    pairs = write_report(Session(tmp_path / "run")).runs[0].table
     assert pairs.paired == ["left", "right", "alone"]
     for matrix in pairs.associations:
         assert matrix[0, 1] < -0.9
@@ -243,7 +243,7 @@ def test_branches_hold_the_starts_of_their_leaves():
 def test_the_report_says_what_it_needs(tmp_path):
     code, _, errors = command("report")
     assert code == 2
-    assert "missing RUN:" in errors
+    assert "missing RUNS" in errors
     code, _, errors = command("report", str(tmp_path))
     assert code == 2
     assert re.search("not a run directory", errors)

@@ -1,4 +1,4 @@
-"""Command `tapmachine report`, which writes a report page on a run."""
+"""Command `tapmachine report`, which writes a report page on one or more runs."""
 
 import shlex
 from pathlib import Path
@@ -6,12 +6,17 @@ from typing import Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Data, Device, Quiet, Run, command, open_session, speaker
+from tapmachine.apps.cli.common import Data, Device, Quiet, command, open_session, speaker
 
 
-@command("tapmachine report runs/d")
+@command("tapmachine report runs/d;  two side by side:  tapmachine report runs/a runs/b")
 def report(
-    run: Run,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Run directories or machine files. Several runs are compared side by side.", show_default=False
+        ),
+    ],
     labels: Annotated[
         str | None,
         typer.Option(
@@ -21,19 +26,19 @@ def report(
     ] = None,
     starts: Annotated[int, typer.Option(min=1, help="Maximum number of data rows used as starting points.")] = 500,
     data: Data = None,
-    title: Annotated[str | None, typer.Option(help="Title of the page (default: the name of the run).")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page (default: the names of the runs).")] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             "-o",
-            help="Output file (default: report.html in the run directory, or FILE.html).",
+            help="Output file (default: report.html in the first run directory, or FILE.html).",
         ),
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Write a self-contained HTML report on a machine.
+    """Write a self-contained HTML report on one or more machines.
 
     The page shows a map of the TAP solutions, samples, receptive fields or
     columns, and log-likelihoods.
@@ -42,8 +47,9 @@ def report(
 
     if out is not None and (out.suffix != ".html" or out.is_dir()):
         raise ValueError(f"{out}: expected an .html output file, such as report.html")
-    words = [str(run), *(["--labels", labels] if labels else []), *(["--data", data] if data else [])]
+    words = [*map(str, runs), *(["--labels", labels] if labels else []), *(["--data", data] if data else [])]
     options = Options(starts, data, labels, title, f"tapmachine report {shlex.join(words)}")
-    path = write_report(open_session(run, device), options, say=speaker(quiet), out=out).path
+    sessions = [open_session(run, device) for run in runs]
+    path = write_report(*sessions, options=options, say=speaker(quiet), out=out).path
     if not quiet:
         print(path)

@@ -14,6 +14,7 @@ from tapmachine.apps.report.views import View
 from tapmachine.display.html import escape, items, number, pairs, plural, table, unfold
 from tapmachine.likelihood.compare import comparison_of
 
+N_WITHOUT_SCRIPT = 48  # number of solutions shown if scripts are disabled
 N_TOP_ROWS = 6  # number of data rows shown per hidden unit
 
 
@@ -97,6 +98,22 @@ def legend(landscape: LandscapeResults) -> str:
         f'{by_label}<p class="legend" data-part="energy-legend"{hidden}>low F <i class="ramp"></i> high F '
         '<span class="small">(by rank)</span></p>'
     )
+
+
+def solutions_without_script(run: RunResults) -> str:
+    """Return a figure or table of the solutions with the largest basins at the last epoch."""
+    assert run.landscape is not None
+    last = run.landscape.track.snapshots[-1]
+    numbers = shown_solutions(last, N_WITHOUT_SCRIPT)
+    if len(numbers) == 0:
+        return ""
+    view = View(run)
+    if view.kind == "image":
+        images = view.values(last.means[0][numbers])
+        caption = f"The {len(numbers)} solutions with the largest basins at epoch {last.epoch}, largest first."
+        return figures.images(images, (view.height, view.width), caption, "solutions").html()
+    rows = [(f"solution {i}", float(last.free_energy[i]), int(last.counts[i])) for i in numbers.tolist()]
+    return f'<div class="wide">{table(("", "F", "starts"), rows)}</div>'
 
 
 def tree(run: RunResults) -> str:
