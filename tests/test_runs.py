@@ -649,7 +649,7 @@ def test_categories_held_out_ranges_and_paths(tmp_path, monkeypatch):
         invoke("evaluate", "../c")
     with pytest.raises(RunError, match="not a run directory and not empty"):
         invoke("train", "digits", "--out", tmp_path)
-    with pytest.raises(ValueError, match=r"expected a \.npy, \.csv"):
+    with pytest.raises(ValueError, match=r"expected a \.npy or \.csv"):
         invoke("sample", "../r", "--out", "x.txt")
 
 

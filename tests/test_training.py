@@ -410,6 +410,7 @@ def test_training_raises_the_exact_likelihood(objective):
     assert history["tap_log_sum_exp"][-1] == pytest.approx(after, abs=0.1)
     assert history["reconstruction_error"][-1] < history["reconstruction_error"][0]
     record = history.records[-1]
+    assert record.pop("by_tap", False) == isinstance(objective, TAPObjective)
     assert set(record) == {
         "epoch", "seconds", "learning_rate", "loss", "gradient_norm", "weight_norm", "divergences", "log_likelihood",
         "log_likelihood_error", "log_likelihood_method", "validation_log_likelihood", "validation_log_likelihood_error",

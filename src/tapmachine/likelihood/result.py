@@ -111,12 +111,15 @@ def disagreement(
         method: Method of the more reliable log-likelihood, such as `exact` or `annealed`.
         best: The more reliable log-likelihood in nats.
         error: Standard error of the difference.
-        advice: What to do about it (default: to use the more reliable log-likelihood).
+        advice: What it means, or what to do about it (default: which results are affected).
     """
     gap = value - best
     if not has_drifted(gap, best, error):
         return None
-    advice = advice or f"{estimator} is not reliable for this machine; use the {method} log-likelihood"
+    advice = advice or (
+        f"{estimator} is not accurate for this machine, which affects solutions, denoising and imputation, but not the "
+        f"{method} log-likelihood or samples"
+    )
     return (
         f"{estimator}'s log-likelihood is {value:.4g} nats, {abs(gap):.1f} too {'high' if gap > 0 else 'low'} compared "
         f"with the {method} value of {best:.4g}{f' ± {error:.2g}' if error else ''}: {advice}"

@@ -192,10 +192,14 @@ def read_prepared(settings: Settings, scale_beyond: int | None, schema: Schema |
 def _prepared(settings: Settings, source: EncodedData) -> tuple[Rows, tuple[str, ...]]:
     """Prepare rows according to the settings. Returns the rows, with NaN for missing values, and notes."""
     rows, notes = source.rows, source.notes
-    n_missing = int(np.isnan(rows).sum()) if not isinstance(rows, LazyRows) and rows.dtype.kind == "f" else 0
+    n_missing, n_columns = 0, rows.shape[1]
+    if not isinstance(rows, LazyRows) and rows.dtype.kind == "f":
+        schema = source.schema
+        n_missing = int(np.isnan(rows).sum()) if schema is None else schema.n_gaps(rows)
+        n_columns = rows.shape[1] if schema is None else len(schema.columns)
     if n_missing:
-        share = n_missing / (len(rows) * rows.shape[1])
-        notes = (*notes, f"{source.name}: {n_missing} of {len(rows) * rows.shape[1]} values ({share:.1%}) are missing")
+        n = len(rows) * n_columns
+        notes = (*notes, f"{source.name}: {n_missing} of {n} values ({n_missing / n:.1%}) are missing")
     return codec_of(settings).rows(rows), notes
 
 

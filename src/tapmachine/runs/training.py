@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tapmachine import __version__
 from tapmachine.accelerator.distributed import wait_for_all, world
 from tapmachine.data.errors import RunError, Stopped, StoppedRun
 from tapmachine.data.rows import Rows, has_gaps
+from tapmachine.display.html import plural
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.data import RunData, named, read_data, repeat_rows
 from tapmachine.runs.folder import RunFolder
@@ -135,8 +136,11 @@ def prepared(settings: Settings, data: RunData[Rows], device: torch.device | str
         settings = settings.for_rows(len(train))
         units = None if data.schema is None else data.schema.units()
         new = make_machine(settings, train, data.held_out, units, weights, settings.seed)
+        if data.schema is not None:
+            new = replace(new, why="; ".join(["from the columns of the table", *new.why.split("; ")[1:]]))
         new.machine.to(device)
-        monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift)
+        log_scale = None if data.schema is None else data.schema.log_scale
+        monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift, log_scale=log_scale)
         options = TrainingOptions.of(settings, objective=make_objective(settings), weights=weights, monitor=monitor)
         return settings, new, make_training(new, train, options, data.held_out, settings.pretrain_epochs)
 
@@ -239,7 +243,7 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
         rate = "" if settings.decay == 1 else f"; the learning rate now decays over {settings.epochs} epochs"
         say(f"{run.path}: continuing from epoch {epoch} to {trainer.epochs}{rate}")
     elif trainer.is_over:
-        say(f"{run.path}: the run is finished after {epoch} epochs")
+        say(f"{run.path}: the run is finished after {epoch} {plural(epoch, 'epoch')}")
     else:
         say(f"{run.path}: resuming after epoch {epoch}")
     return epoch

@@ -2,9 +2,12 @@
 
 import math
 import time
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -174,7 +177,8 @@ def make_training(
     if new.is_fitted:
         if options.learning_rate is not None:
             warn("learning_rate has no effect: a table is fitted by maximum likelihood in one step", TrainingWarning)
-        return Fitted(new.machine, x, options.weights, held_out, 0 if options.epochs == 0 else 1)
+        log_scale = None if options.monitor is None else options.monitor.log_scale
+        return Fitted(new.machine, x, options.weights, held_out, 0 if options.epochs == 0 else 1, log_scale)
     x = new.scaled(x)
     if held_out is not None:
         held_out = new.scaled(held_out)
@@ -196,6 +200,7 @@ class Fitted:
         weights: Row weights, shape (N,).
         held_out: Held-out rows.
         epochs: Number of epochs, 1 or 0 (default: 1).
+        log_scale: Function that returns the logarithm of the Jacobian of each row; see `Monitor`.
     """
 
     is_mid_epoch = False
@@ -208,9 +213,10 @@ class Fitted:
         weights: Tensor | None = None,
         held_out: Rows | None = None,
         epochs: int = 1,
+        log_scale: Callable[[np.ndarray[Any, Any]], Any] | None = None,
     ) -> None:
         self.machine, self.epochs, self.finished, self.stopping = machine, epochs, 0, False
-        self.rows, self.held_out, self.weights = x, held_out, weights
+        self.rows, self.held_out, self.weights, self.log_scale = x, held_out, weights, log_scale
 
     @property
     def is_over(self) -> bool:
@@ -219,25 +225,33 @@ class Fitted:
 
     def epoch(self) -> Record:
         """Measure the log-likelihood of the training rows and of the held-out rows, which is exact."""
-        start, mixture = time.perf_counter(), mixture_of(self.machine)
-        assert mixture is not None
+        start = time.perf_counter()
         weights = None if self.weights is None else spaced(self.weights.double().unsqueeze(1), MOST_ROWS).flatten()
-        values = mixture.log_density(spaced(self.rows, MOST_ROWS).double())
+        values = self._log_density(self.rows)
         share = torch.ones_like(values) if weights is None else weights.to(values)
         seen = share > 0
         mean = float((share[seen] @ values[seen]) / share.sum())
         record: Record = {
             "epoch": 1,
+            "is_fitted": True,
             "log_likelihood": mean,
             "log_likelihood_error": 0.0,
             "log_likelihood_method": "exact",
         }
         if self.held_out is not None:
-            others = mixture.log_density(spaced(self.held_out, MOST_ROWS).double())
+            others = self._log_density(self.held_out)
             record["validation_log_likelihood"] = float(others.mean())
             record["validation_log_likelihood_error"] = float(others.std() / len(others) ** 0.5)
         self.finished = 1
         return record | {"seconds": time.perf_counter() - start}
+
+    def _log_density(self, x: Rows) -> Tensor:  # (N,)
+        mixture, rows = mixture_of(self.machine), spaced(x, MOST_ROWS).double()
+        assert mixture is not None
+        values = mixture.log_density(rows)
+        return values - (
+            0.0 if self.log_scale is None else torch.as_tensor(self.log_scale(rows.cpu().numpy())).to(values)
+        )
 
     def joint(self) -> "Fitted":
         """Return this training."""

@@ -1,8 +1,10 @@
 """Measurements after each epoch, for monitoring training."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,6 +65,8 @@ class Monitor:
             the last epoch are always measured.
         scale, shift: Transformation of rescaled data to the original units, shift + scale·x. Measurements are made in
             the original units.
+        log_scale: Function that returns the logarithm of the Jacobian of each row, (N,), for tables whose columns are
+            encoded; it is subtracted from log-likelihoods (default: none).
 
     Example:
         >>> import torch
@@ -80,6 +84,7 @@ class Monitor:
     every: int | None = None
     scale: float = 1.0
     shift: Tensor | float = 0.0
+    log_scale: Callable[[np.ndarray[Any, Any]], Any] | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("n_starts", 0), ("n_rows", 1), ("max_sweeps", 1), ("every", 1)):
@@ -182,6 +187,7 @@ class Monitor:
             warn(f"the log-likelihood is not available: {error}", TrainingWarning)
             return {"log_likelihood": float("nan")}
         scores = likelihood_report(machine, sets, partition, CHEAP).scores
+        scores = {name: score.minus(self._log_scale(*sets[name])) for name, score in scores.items()}
         record = {
             "log_likelihood": _mean(scores[""], weights),
             "log_likelihood_error": partition.error,
@@ -199,7 +205,15 @@ class Monitor:
         weights = None if batches.sample_weights is None else spaced(batches.sample_weights, self.n_rows).double()
         missing = None if batches.missing is None else spaced(batches.missing, self.n_rows)
         fitted, rows, _ = self._in_original_units(fit_visible_units(machine, *batches.to_fit), rows)
-        return float(average(independent_log_likelihood(fitted, rows, missing), weights))
+        values = independent_log_likelihood(fitted, rows, missing)
+        return float(average(values - self._log_scale(rows, missing).to(values), weights))
+
+    def _log_scale(self, x: Tensor, missing: Tensor | None) -> Tensor:  # (N,)
+        """Return the logarithm of the Jacobian of each row."""
+        if self.log_scale is None:
+            return torch.zeros(())
+        rows = x.double() if missing is None else x.double().masked_fill(missing, torch.nan)
+        return torch.as_tensor(self.log_scale(rows.cpu().numpy())).to(x.device)
 
     def _in_original_units(
         self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None = None

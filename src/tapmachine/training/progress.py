@@ -57,7 +57,10 @@ class Reporter:
         if self.bar is not None:
             self.bar.advance(summary if was_measured else "")
         elif self.shows and was_measured:
-            print(f"epoch {record['epoch']:.0f}/{self.epochs}  {summary}", flush=True)
+            print(
+                summary if record.get("is_fitted") else f"epoch {record['epoch']:.0f}/{self.epochs}  {summary}",
+                flush=True,
+            )
 
     @staticmethod
     def _write(log: Path, record: Record) -> None:
@@ -72,11 +75,13 @@ class Reporter:
 def in_words(record: Record) -> list[str]:
     """Summarize a record as a list of short phrases, such as the log-likelihood with its method.
 
+    Measurements by TAP are included if training maximizes TAP's log-likelihood.
+
     Example:
         >>> from tapmachine.training.progress import in_words
         >>> measured = {"log_likelihood": -17.83, "log_likelihood_error": 0.04, "log_likelihood_method": "annealed"}
         >>> in_words(measured | {"validation_log_likelihood": -18.4, "tap_log_likelihood": -16.1, "n_unique": 9.0})
-        ['log-likelihood -17.83 ± 0.04 (annealed)', 'held-out -18.4', 'TAP -16.1', '9 solutions']
+        ['log-likelihood -17.83 ± 0.04 (annealed)', 'held-out -18.4']
     """
     words = [f"layer {record['layer']:.0f} alone"] if record.get("layer") else []
     known = {name: value for name, value in record.items() if value is not None}
@@ -86,13 +91,14 @@ def in_words(record: Record) -> list[str]:
         words.append(f"log-likelihood {known['log_likelihood']:.4g}{f' ± {error:.2g}' if error else ''}{by}")
     if "validation_log_likelihood" in known:
         words.append(f"held-out {known['validation_log_likelihood']:.4g}")
-    if "tap_log_likelihood" in known:
+    by_tap = "by_tap" in known
+    if by_tap and "tap_log_likelihood" in known:
         words.append(f"TAP {known['tap_log_likelihood']:.4g}")
-    if "n_unique" in known:
+    if by_tap and "n_unique" in known:
         words.append(f"{known['n_unique']:.0f} solution{'' if known['n_unique'] == 1 else 's'}")
     if "kept_epoch" in known:
         words.append(f"epoch {known['kept_epoch']:.0f} kept")
-    if "seconds" in known:
+    if "seconds" in known and not known.get("is_fitted"):
         words.append(f"{known['seconds']:.2g} s")
     return words
 

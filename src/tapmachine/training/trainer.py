@@ -152,6 +152,8 @@ class Trainer:
         if self.monitor.is_due(self.finished, self.epochs):
             sample, weights, missing = self.batches.sample, self.batches.sample_weights, self.batches.missing
             record |= self.monitor(self.machine, sample, self.validation, weights, missing)
+            if self.watch.maximized is not None:
+                record["by_tap"] = True
             self.watch.measured(record, self)
             self._select(record)
         return record
@@ -165,7 +167,7 @@ class Trainer:
         self.best.compare(self.machine, self.finished, value, error, row_error)
         if self.is_over and self.best.is_clearly_above(value, error):
             self.best.put_into(self.machine)
-            record["kept_epoch"] = self.best.epoch
+            record["kept_epoch"] = self.best.epoch + self.watch.earlier_epochs
 
     def state(self) -> TrainingState:
         """Return the training state between two epochs or batches.

@@ -25,8 +25,9 @@ IDLE = 0.01  # a layer whose means have a smaller standard deviation over the da
 class Watch:
     """Issue warnings about problems in training.
 
-    A warning is issued if the log-likelihood falls, if TAP no longer approximates the log-likelihood, if the final
-    log-likelihood is below that of independent units, or if a deep machine does not use a hidden layer.
+    A warning is issued if the log-likelihood falls, if training maximizes a TAP log-likelihood that is no longer
+    accurate, if the final log-likelihood is below that of independent units, or if a deep machine does not use a hidden
+    layer.
 
     Args:
         maximized: Name of the recorded TAP log-likelihood that training maximizes, or None.
@@ -74,12 +75,11 @@ class Watch:
         )
 
     def _warn_of_drift(self, record: Record, value: float, error: float) -> None:
-        """Warn once if TAP's log-likelihood deviates significantly from the unbiased one.
-
-        Also warn once if training maximizes TAP's log-likelihood and the maximized value exceeds the unbiased one.
-        """
+        """Warn once if training maximizes TAP's log-likelihood and it deviates significantly from the unbiased one."""
+        if self.maximized is None:
+            return
         method, epoch = record["log_likelihood_method"], f"epoch {record['epoch'] + self.earlier_epochs}: "
-        maximized = record.get(self.maximized or "", math.nan)
+        maximized = record.get(self.maximized, math.nan)
         advice = (
             "TAP is not reliable for this machine, and training with it increases the error. Keep the machine with the "
             f"highest {method} log-likelihood, or train with PCD(10) (--objective pcd)"

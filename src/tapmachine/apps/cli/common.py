@@ -257,8 +257,15 @@ def open_session(run: Path, device: str = "cpu") -> "Session":
     return Session(run, pick_device(device))
 
 
-def summary(record: dict[str, Any]) -> str:
-    """Return a one-line summary of a training record."""
+def summary(records: Sequence[dict[str, Any]]) -> str:
+    """Return a one-line summary of training, with the measurements of the machine that was kept."""
     from tapmachine.training.progress import in_words
 
-    return ", ".join([f"epoch {record['epoch']}", *in_words(record)]) if record else "no epochs"
+    if not records:
+        return "no epochs"
+    last = records[-1]
+    kept = next((own for own in records if own["epoch"] == last.get("kept_epoch")), last)
+    parts = ["fitted" if last.get("is_fitted") else f"epoch {last['epoch']}"]
+    if kept is not last:
+        parts.append(f"epoch {kept['epoch']} kept")
+    return ", ".join(parts + in_words(kept))

@@ -24,6 +24,8 @@ from tapmachine.apps.cli.common import (
 @command("tapmachine info runs/d")
 def info(run: Run, as_json: AsJson = False) -> None:
     """Show the data, the machine and the training progress of a run directory or machine file."""
+    from tapmachine.runs.settings import Settings
+
     session = open_session(run)
     records = session.records()
     settings, machine = session.settings.as_json(), session.machine.summary()
@@ -36,12 +38,14 @@ def info(run: Run, as_json: AsJson = False) -> None:
         print("data: " + (", ".join(f"{name} {value}" for name, value in known.items()) or "unknown"))
         return
     print(f"data: {settings['data']}")
-    last = summary(records[-1]) if records else "none yet"  # the epoch is that of the last checkpoint
-    print(f"epochs: {session.epoch} of {session.settings.all_epochs}; {last}")
+    last = summary(records) if records else "none yet"  # the epoch is that of the last checkpoint
+    is_fitted = bool(records) and records[-1].get("is_fitted")
+    print(f"training: {last}" if is_fitted else f"epochs: {session.epoch} of {session.settings.all_epochs}; {last}")
     if session.codec.schema is not None:
         print("columns:", *session.codec.schema.describe().splitlines(), sep="\n  ")
-    changed = {name: value for name, value in settings.items() if value is not None and name != "data"}
-    print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
+    usual = Settings(session.settings.data).as_json()
+    changed = {name: value for name, value in settings.items() if value != usual[name]}
+    print("settings: " + (", ".join(f"{name} {value}" for name, value in changed.items()) or "all defaults"))
 
 
 def _without_nan(row: dict[str, Any]) -> dict[str, Any]:

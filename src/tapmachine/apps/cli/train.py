@@ -82,13 +82,13 @@ def train(
     if as_json and leads():
         print(json.dumps({"run": str(out), "resumed_at": done.resumed_at, "last": last}))
     elif not quiet:
-        print(f"{out}: {summary(last)}")
+        print(f"{out}: {summary(done.records)}")
 
 
 def _settings(run: "RunFolder", path: Path | None, flags: dict[str, Any]) -> Settings:
     """Read settings from a file or from the run to continue, and override them with command-line options."""
     values = {name: from_text(name, value, HINTS[name]) for name, value in flags.items()}
-    before = None if path is not None or "data" in values else run.settings()
+    before = run.settings() if path is None else None
     if before is not None:
         values = vars(before) | values
     elif path is not None:

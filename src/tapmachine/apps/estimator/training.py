@@ -130,14 +130,14 @@ def train(model: Any, X: Any, sample_weight: Any) -> tuple[Trained, KeyboardInte
     x, weights = _first_rows(model, X, sample_weight)
     new = _new_machine(model, settings, x, weights)
     if new.is_fitted:
-        fitted = Fitted(new.machine, x, weights)
+        fitted = Fitted(new.machine, x, weights, log_scale=model._codec.log_scale)
         history = [] if settings.epochs == 0 else [fitted.epoch()]
         if model.verbose and history:
             print(", ".join(in_words(history[0])))
         return Trained(settings, new, fitted.state(), history, _starts(x)), None
     settings = settings.for_rows(len(x))
     n_starts, every = (N_STARTS, 1) if model.verbose else (0, max(1, settings.all_epochs // N_MEASURED))
-    monitor = Monitor(n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift)
+    monitor = _monitor(model, new, n_starts, every)
     training = make_training(
         new, x, _options(model, settings, monitor, weights), pretrain_epochs=settings.pretrain_epochs
     )
@@ -185,8 +185,7 @@ def train_further(model: Any, X: Any, sample_weight: Any) -> Trained:
         new = deepcopy(before.new)
     if settings.batch_size is not None:
         settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
-    scaled = Monitor(N_STARTS, likelihood=True, every=1, scale=new.scale, shift=new.shift)
-    monitor = scaled if model.verbose else Monitor(n_starts=0)
+    monitor = _monitor(model, new, N_STARTS, 1) if model.verbose else Monitor(n_starts=0)
     trainer = make_training(new, x, _options(model, settings, monitor, weights))
     if before is not None:
         joint = trainer.joint()
@@ -196,6 +195,11 @@ def train_further(model: Any, X: Any, sample_weight: Any) -> Trained:
     history = [*history, trainer.epoch() | {"epoch": len(history) + 1}]
     seen = _starts(x) if before is None else torch.cat((before.starts, _starts(x)))
     return Trained(settings, new, trainer.state(), history, spaced(seen, N_STARTS).clone())
+
+
+def _monitor(model: Any, new: ScaledMachine, n_starts: int, every: int) -> Monitor:
+    log_scale = None if model._codec.schema is None else model._codec.log_scale
+    return Monitor(n_starts, True, every=every, scale=new.scale, shift=new.shift, log_scale=log_scale)
 
 
 def _options(model: Any, settings: Settings, monitor: Monitor, weights: Tensor | None) -> TrainingOptions:
