@@ -11,7 +11,9 @@ from torch import Tensor
 
 from tapmachine.data.rows import spaced
 from tapmachine.exact import closed_log_partition, mixture_of
+from tapmachine.likelihood.annealing.bases import class_base, independent_base, solution_base
 from tapmachine.likelihood.annealing.estimate import COLLAPSED, AnnealedEstimate, anneal_until
+from tapmachine.likelihood.annealing.paths import Base
 from tapmachine.likelihood.exact import can_enumerate, exact_log_partition, observed_weight_by_enumeration
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import clamped_log_weight
@@ -22,7 +24,9 @@ from tapmachine.machine.conditioning import clamp, hidden_machine
 from tapmachine.solver import TAP
 
 TOLERANCE = 0.1  # nats: standard error at which annealing stops
-N_RUNS = 100
+N_RUNS, PILOT = 100, 100  # runs of each estimate of ln Z; temperatures at which all bases are compared
+SIGNIFICANT = 3.0  # standard errors
+SURE = 3.0  # nats by which an unbiased estimate of Z exceeds Z with a probability of at most exp(−3)
 N_RUNS_OF_ROW, FEWEST_TEMPERATURES = 20, 20  # runs per row, and the first number of temperatures to try
 
 
@@ -42,11 +46,12 @@ class Effort(NamedTuple):
     temperatures: tuple[int, ...]
     n_rows: int | None = None
     n_gappy_rows: int | None = None
+    n_starts: int = 100
 
 
 THOROUGH = Effort(16, (300, 1000, 3000, 6000))
-CHEAP = Effort(12, (100,), 30, 100)  # used after an epoch of training
-CAREFUL = Effort(12, (100, 300, 1000), 30, 100)  # used to select the best epoch
+CHEAP = Effort(12, (100,), 30, 100, 30)  # used after an epoch of training
+CAREFUL = Effort(12, (100, 300, 1000), 30, 100, 30)  # used to select the best epoch
 
 
 class LogPartition(NamedTuple):
@@ -56,11 +61,13 @@ class LogPartition(NamedTuple):
         value: Value of ln Z in nats, relative to normalized priors.
         error: Standard error; 0 if the value is exact.
         method: Method of computation, `exact` or `annealed`.
+        problem: Reason why the value may be wrong by more than its error, if any.
     """
 
     value: float
     error: float
     method: str
+    problem: str = ""
 
 
 @torch.no_grad()
@@ -86,15 +93,73 @@ def unbiased_log_partition(
     """
     if closed_log_partition(machine, effort.bits) is not None or can_enumerate(machine, effort.bits):
         return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
-    estimate = anneal_until(
-        lambda estimate: _honest_error(estimate) < TOLERANCE,
-        machine,
-        effort.temperatures,
-        n_runs=N_RUNS,
-        data=data,
-        seed=seed,
-    )
-    return LogPartition(float(estimate.log_partition), _honest_error(estimate), "annealed")
+    bases = [independent_base(machine, data, seed), solution_base(machine, data, seed, effort.n_starts)]
+    bases += [] if data is None or effort is CHEAP else [class_base(machine, data, seed)]
+    pilot = min(PILOT, effort.temperatures[0])
+    trials = [
+        _Trial(base, anneal_until(lambda _: True, machine, (pilot,), n_runs=N_RUNS, base=base, seed=seed))
+        for base in bases
+        if base is not None
+    ]
+    best = _best(trials)
+    temperatures = [n for n in effort.temperatures if n > pilot]
+    if temperatures and not best.error < TOLERANCE / 2:
+        estimate = anneal_until(
+            lambda estimate: _honest_error(estimate) < TOLERANCE,
+            machine,
+            temperatures,
+            n_runs=N_RUNS,
+            base=best.base,
+            seed=seed,
+        )
+        best = _best([_Trial(best.base, estimate), *(trial for trial in trials if trial is not best)])
+    return _result(machine, best, trials, data)
+
+
+class _Trial(NamedTuple):
+    """Estimate from one base."""
+
+    base: Base
+    estimate: AnnealedEstimate
+
+    @property
+    def value(self) -> float:
+        return float(self.estimate.log_partition)
+
+    @property
+    def error(self) -> float:
+        return _honest_error(self.estimate)
+
+    @property
+    def at_least(self) -> float:
+        """Lower bound on ln Z: an unbiased estimate of Z is rarely much larger than Z, but may be much smaller."""
+        return self.value - min(SIGNIFICANT * self.error, SURE)
+
+    @property
+    def effective(self) -> float:
+        return float(self.estimate.effective_sample_size)
+
+
+def _best(trials: list[_Trial]) -> _Trial:
+    """Return the trial with the largest effective sample size among those that have not missed any modes."""
+    at_least = max(trial.at_least for trial in trials)
+    complete = [t for t in trials if t.value + SIGNIFICANT * float(t.estimate.standard_error) >= at_least]
+    return max(complete, key=lambda trial: trial.effective)
+
+
+def _result(machine: BoltzmannMachine, best: _Trial, trials: list[_Trial], data: Tensor | None) -> LogPartition:
+    """Compare the best estimate with those from other bases, and with the weight of the data."""
+    value, error, problem = best.value, best.error, ""
+    others = [trial for trial in trials if trial.base is not best.base]
+    if others and all(t.value + SIGNIFICANT * (t.error + error) < value for t in others):
+        by_others = ", ".join(f"{t.value:.4g} ± {t.error:.2g} from {t.base.name}" for t in others)
+        problem = (
+            f"annealing from {best.base.name} gives ln Z = {value:.4g} ± {error:.2g}, but {by_others}: the largest "
+            "value counts, since annealing misses modes, but no other estimate confirms it"
+        )
+    if not error < TOLERANCE:
+        problem = f"the standard error of ln Z is {error:.2g} nats, above {TOLERANCE}" + (problem and f"; {problem}")
+    return LogPartition(value, error, "annealed", problem)
 
 
 def _honest_error(estimate: AnnealedEstimate) -> float:

@@ -15,6 +15,7 @@ from tapmachine.machine.sampler import upward
 from tapmachine.solver import TAP, NaiveMeanField, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 from tapmachine.solver.starts import random_start
+from tapmachine.units import Units
 
 BASE_ROWS = 2000  # maximum number of rows used to estimate the means at β = 0
 BASE_CHAINS, BASE_SWEEPS = 100, 50  # chains used to estimate the means without data, and sweeps of burn-in and average
@@ -23,6 +24,7 @@ DEEP_SWEEPS = 10  # number of sweeps used to draw the layers above the first hid
 N_STARTS = 100  # rows, and as many random points, from which solutions start
 TOLERANCE, MAX_SWEEPS = 1e-6, 300  # of the solutions, which need not be accurate
 MOST_COMPONENTS = 200
+STRONG = 20.0  # field that brings means close to the bounds
 EVEN_SHARE = 0.1  # share of the components' weights that is divided evenly among them
 AT_REST = 1e-3  # share of the prior's mean in the means of each component, which keeps them away from the bounds
 CLASS_ROWS, CLASS_SWEEPS = 20, 20  # minimum number of rows per class; iterations of k-means
@@ -67,7 +69,7 @@ def solution_base(
         n_starts: Maximum number of rows, and number of random points (default: 100).
     """
     random = random_start(machine, n_starts, seeded(machine.device, seed, "starts")).mean
-    starts = [random, *_corners(random, machine)]
+    starts = [random, *_corners(machine.layers[0])]
     if data is not None:
         starts.append(spaced(check_rows(machine, data), n_starts))
     means = torch.cat(starts)
@@ -136,10 +138,13 @@ def _mixture(name: str, machine: BoltzmannMachine, means: Sequence[Tensor], weig
     return Base(name, tuple(fields), offsets)
 
 
-def _corners(like: Tensor, machine: BoltzmannMachine) -> list[Tensor]:
-    """Return visible means close to the lower and to the upper bounds, if these are finite."""
-    bounds = (bound.expand_as(like[:1]) for bound in machine.layers[0].bounds())
-    return [bound for bound in bounds if bool(torch.isfinite(bound).all())]
+def _corners(units: Units) -> list[Tensor]:
+    """Return means close to the lower and to the upper bounds, where these are finite; otherwise, the prior's means."""
+    strong = STRONG / units.moments(Tilt(torch.zeros_like(units.any_state()), 0.0)).variance.sqrt().clamp(0.01, 1)
+    return [
+        units.moments(Tilt((sign * strong * torch.isfinite(bound)).unsqueeze(0), 0.0)).mean
+        for sign, bound in zip((-1, 1), units.bounds(), strict=True)
+    ]
 
 
 def _priors(machine: BoltzmannMachine) -> Base:
