@@ -162,7 +162,10 @@ def main() -> None:
             found = unbiased_log_partition(scaled.float(), data, NO_ENUMERATION, options.seed)
             off, taken = exact - found.value, time.perf_counter() - start  # of the log-likelihood
             results.append((abs(off), found.error, bool(found.problem)))
-            print(f"{name:20} x{scale:<3g} ln Z {exact:10.3f}  score {off:+8.3f} ± {found.error:.3f} {taken:5.1f} s", end=" ")
+            print(
+                f"{name:20} x{scale:<3g} ln Z {exact:10.3f}  score {off:+8.3f} ± {found.error:.3f} {taken:5.1f} s",
+                end=" ",
+            )
             print(found.problem, flush=True)
     off, error, warned = (np.array(column) for column in zip(*results, strict=True))
     within = off <= np.maximum(3 * error, 1e-6)

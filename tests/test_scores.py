@@ -25,7 +25,6 @@ from tapmachine import (
     rbm,
     save,
 )
-from tapmachine.apps.estimator import training as estimator
 from tapmachine.data.errors import FileError, LikelihoodWarning, TrainingWarning
 from tapmachine.likelihood import unbiased
 from tapmachine.likelihood.annealing import estimate
@@ -110,19 +109,14 @@ def test_annealing_grows_until_the_error_bar_is_small_or_says_that_it_is_not(fit
         return annealed(machine, schedule, *args, **options)
 
     monkeypatch.setattr(estimate, "ais_log_partition", watched)
-    little = unbiased_log_partition(machine, effort=Effort(1, (2,)))
+    with pytest.warns(LikelihoodWarning, match=r"standard error of ln Z is .* nats, above 0\.1"):
+        little = unbiased_log_partition(machine, effort=Effort(1, (2,)))
     assert little.error > 0.1
+    tried.clear()
     much = unbiased_log_partition(machine, effort=Effort(1, (2, 20, 5000)))
-    assert tried[:2] == [2, 2]
-    assert len(tried) > 2
+    assert tried in ([2, 2, 20], [2, 2, 20, 5000])  # two bases, of which one is continued
     assert much.error < 0.1
     assert much.value == pytest.approx(float(exact_log_partition(machine)), abs=6 * much.error)
-    model = pickle.loads(pickle.dumps(fitted))
-    model._log_partition = None
-    monkeypatch.setattr(estimator, "unbiased_log_partition", lambda *_: little)
-    with pytest.warns(LikelihoodWarning, match=r"standard error of ln Z is .* nats, above 0\.1"):
-        model.score(digits[:2])
-    assert model.score_error_ > 0.1
 
 
 def test_deep_machines_are_scored_without_tap(monkeypatch):

@@ -4,11 +4,13 @@ The mean weight of annealed importance sampling is an unbiased estimate of Z for
 overestimate or underestimate ln Z. A TAP log-likelihood is therefore reported together with an unbiased one.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from tapmachine.data.errors import LikelihoodWarning, warn
 from tapmachine.data.rows import spaced
 from tapmachine.exact import closed_log_partition, mixture_of
 from tapmachine.likelihood.annealing.bases import class_base, independent_base, solution_base
@@ -40,6 +42,9 @@ class Effort(NamedTuple):
             (default: all rows). The other rows use TAP's weight, corrected by its mean error on the enumerated or
             annealed rows.
         n_gappy_rows: Number of rows with missing values to anneal (default: all rows). The other rows are not scored.
+        n_starts: Number of rows, and number of random points, from which the solutions of the base start.
+        in_training: Whether training waits for the estimate. If so, classes of rows are not used as a base, and no
+            warnings are issued.
     """
 
     bits: int
@@ -47,11 +52,12 @@ class Effort(NamedTuple):
     n_rows: int | None = None
     n_gappy_rows: int | None = None
     n_starts: int = 100
+    in_training: bool = False
 
 
 THOROUGH = Effort(16, (300, 1000, 3000, 6000))
-CHEAP = Effort(12, (100,), 30, 100, 30)  # used after an epoch of training
-CAREFUL = Effort(12, (100, 300, 1000), 30, 100, 30)  # used to select the best epoch
+CHEAP = Effort(12, (100,), 30, 100, 30, True)  # used after an epoch of training
+CAREFUL = Effort(12, (100, 300, 1000), 30, 100, 30, True)  # used to select the best epoch
 
 
 class LogPartition(NamedTuple):
@@ -78,12 +84,15 @@ def unbiased_log_partition(
 
     Args:
         machine: Unconditioned machine.
-        data: Rows that determine the initial means of annealing, shape (N, n_visible); see `ais_log_partition`.
+        data: Rows near which annealing starts, shape (N, n_visible).
         effort: Limits on the computation (default: `THOROUGH`).
         seed: Random seed for annealing (default: 0).
 
     Raises:
         EstimateError: If Z is infinite.
+
+    Warns:
+        LikelihoodWarning: If the standard error remains above 0.1 nats, or if no other base confirms the estimate.
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -93,73 +102,103 @@ def unbiased_log_partition(
     """
     if closed_log_partition(machine, effort.bits) is not None or can_enumerate(machine, effort.bits):
         return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
-    bases = [independent_base(machine, data, seed), solution_base(machine, data, seed, effort.n_starts)]
-    bases += [] if data is None or effort is CHEAP else [class_base(machine, data, seed)]
-    pilot = min(PILOT, effort.temperatures[0])
-    trials = [
-        _Trial(base, anneal_until(lambda _: True, machine, (pilot,), n_runs=N_RUNS, base=base, seed=seed))
-        for base in bases
-        if base is not None
-    ]
-    best = _best(trials)
-    temperatures = [n for n in effort.temperatures if n > pilot]
-    if temperatures and not best.error < TOLERANCE / 2:
-        estimate = anneal_until(
-            lambda estimate: _honest_error(estimate) < TOLERANCE,
-            machine,
-            temperatures,
-            n_runs=N_RUNS,
-            base=best.base,
-            seed=seed,
-        )
-        best = _best([_Trial(best.base, estimate), *(trial for trial in trials if trial is not best)])
-    return _result(machine, best, trials, data)
+    best, trials = anneal_from_bases(machine, data, effort, seed=seed)
+    partition = _compared(best, trials)
+    weight = None if data is None or len(machine.layers) > 2 else _log_weight_of_distinct(*for_scoring(machine, data))
+    if weight is not None and weight > partition.value:
+        problem = f"annealing gives ln Z = {partition.value:.4g}, but the rows alone have a weight of {weight:.4g}"
+        partition = LogPartition(weight, weight - partition.value + partition.error, "annealed", problem)
+    if partition.problem and not effort.in_training:
+        warn(f"{partition.problem}. Log-likelihoods may be too high", LikelihoodWarning)
+    return partition
 
 
-class _Trial(NamedTuple):
-    """Estimate from one base."""
+class Trial(NamedTuple):
+    """Estimate of ln Z from one base."""
 
     base: Base
     estimate: AnnealedEstimate
 
     @property
     def value(self) -> float:
+        """Value of ln Z."""
         return float(self.estimate.log_partition)
 
     @property
     def error(self) -> float:
+        """Standard error of ln Z, or the standard deviation of its runs if the weights have collapsed."""
         return _honest_error(self.estimate)
 
     @property
-    def at_least(self) -> float:
-        """Lower bound on ln Z: an unbiased estimate of Z is rarely much larger than Z, but may be much smaller."""
+    def lower_bound(self) -> float:
+        """Lower bound on ln Z: an unbiased estimate of Z may be much smaller than Z, but is rarely much larger."""
         return self.value - min(SIGNIFICANT * self.error, SURE)
 
-    @property
-    def effective(self) -> float:
-        return float(self.estimate.effective_sample_size)
+    def __str__(self) -> str:
+        return f"{self.value:.4g} ± {self.error:.2g} from {self.base.name}"
 
 
-def _best(trials: list[_Trial]) -> _Trial:
+def anneal_from_bases(
+    machine: BoltzmannMachine, data: Tensor | None, effort: Effort, n_runs: int = N_RUNS, seed: int = 0
+) -> tuple[Trial, list[Trial]]:
+    """Anneal from independent units, from the machine's solutions and from classes of rows, and continue from the best.
+
+    Returns:
+        The best estimate, and the estimates from all bases with few temperatures.
+    """
+    bases = [independent_base(machine, data, seed), solution_base(machine, data, seed, effort.n_starts)]
+    bases += [] if data is None or effort.in_training else [class_base(machine, data, seed)]
+
+    def trial(base: Base, temperatures: Sequence[int]) -> Trial:
+        def is_enough(estimate: AnnealedEstimate) -> bool:
+            return _honest_error(estimate) < TOLERANCE
+
+        return Trial(base, anneal_until(is_enough, machine, temperatures, n_runs=n_runs, base=base, seed=seed))
+
+    pilot = min(PILOT, effort.temperatures[0])
+    trials = [trial(base, (pilot,)) for base in bases if base is not None]
+    best, more = _best(trials), [n for n in effort.temperatures if n > pilot]
+    if more and not best.error < TOLERANCE / 2:
+        best = _best([trial(best.base, more), *(other for other in trials if other is not best)])
+    return best, trials
+
+
+def _best(trials: list[Trial]) -> Trial:
     """Return the trial with the largest effective sample size among those that have not missed any modes."""
-    at_least = max(trial.at_least for trial in trials)
-    complete = [t for t in trials if t.value + SIGNIFICANT * float(t.estimate.standard_error) >= at_least]
-    return max(complete, key=lambda trial: trial.effective)
+    bound = max(trial.lower_bound for trial in trials)
+    complete = [t for t in trials if t.value + SIGNIFICANT * float(t.estimate.standard_error) >= bound]
+    return max(complete, key=lambda trial: float(trial.estimate.effective_sample_size))
 
 
-def _result(machine: BoltzmannMachine, best: _Trial, trials: list[_Trial], data: Tensor | None) -> LogPartition:
-    """Compare the best estimate with those from other bases, and with the weight of the data."""
-    value, error, problem = best.value, best.error, ""
-    others = [trial for trial in trials if trial.base is not best.base]
-    if others and all(t.value + SIGNIFICANT * (t.error + error) < value for t in others):
-        by_others = ", ".join(f"{t.value:.4g} ± {t.error:.2g} from {t.base.name}" for t in others)
-        problem = (
-            f"annealing from {best.base.name} gives ln Z = {value:.4g} ± {error:.2g}, but {by_others}: the largest "
-            "value counts, since annealing misses modes, but no other estimate confirms it"
+def _compared(best: Trial, trials: list[Trial]) -> LogPartition:
+    """Compare the best estimate with those from other bases."""
+    others, problems = [trial for trial in trials if trial.base is not best.base], []
+    if not best.error < TOLERANCE:
+        problems.append(f"the standard error of ln Z is {best.error:.2g} nats, above {TOLERANCE}")
+    if others and all(other.value + SIGNIFICANT * (other.error + best.error) < best.value for other in others):
+        problems.append(
+            f"annealing gives ln Z = {best} and {', '.join(map(str, others))}; the largest value is used, because "
+            "annealing misses modes, but no other estimate confirms it"
         )
-    if not error < TOLERANCE:
-        problem = f"the standard error of ln Z is {error:.2g} nats, above {TOLERANCE}" + (problem and f"; {problem}")
-    return LogPartition(value, error, "annealed", problem)
+    return LogPartition(best.value, best.error, "annealed", "; ".join(problems))
+
+
+def _log_weight_of_distinct(
+    machine: BoltzmannMachine, rows: Tensor, weights: Tensor | None = None
+) -> float | None:  # (N, *state_shape), (N,)
+    """Return the logarithm of the total weight of distinct rows, which Z exceeds, or None for continuous units.
+
+    Args:
+        machine: Machine in float64.
+        rows: States of the visible units.
+        weights: Log-weights of the rows (default: computed for a machine with at most one hidden layer).
+    """
+    if not all(units.support.is_countable for units in machine.layers[0].parts):
+        return None
+    _, index = rows.flatten(1).unique(dim=0, return_inverse=True)
+    weights = log_weight(machine, rows) if weights is None else weights
+    first = torch.full((int(index.max()) + 1,), -torch.inf, dtype=weights.dtype, device=weights.device)
+    return float(first.scatter_reduce(0, index, weights, "amax").logsumexp(0))
 
 
 def _honest_error(estimate: AnnealedEstimate) -> float:
@@ -196,6 +235,15 @@ def unbiased_log_likelihood(
             weights[~gappy] = _complete_log_weight(double, rows[~gappy], effort, seed)
         if bool(gappy.any()):
             weights[gappy] = observed_log_weight(double, rows[gappy], missing[gappy], effort, seed)
+    if missing is None and partition.error > 0:
+        least = _log_weight_of_distinct(double, rows, weights)
+        if least is not None and least > partition.value:
+            warn(
+                f"ln Z is {partition.value:.4g} ± {partition.error:.2g}, but the distinct rows alone have a weight of "
+                f"{least:.4g}, so that their probabilities would exceed 1; this value is used instead",
+                LikelihoodWarning,
+            )
+            partition = partition._replace(value=least, error=least - partition.value + partition.error)
     log_partition, error = (weights.new_tensor(value) for value in (partition.value, partition.error))
     return LogLikelihood(weights - log_partition, log_partition, error, n_units(machine))
 

@@ -14,7 +14,7 @@ from tapmachine.likelihood import Annealing, LikelihoodComparison, compare_likel
 from tapmachine.likelihood.exact import exact_log_partition
 from tapmachine.likelihood.report import LikelihoodReport, Sets, likelihood_report
 from tapmachine.likelihood.result import LogLikelihood
-from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition
+from tapmachine.likelihood.unbiased import LogPartition
 from tapmachine.machine.checks import in_double, take_gaps
 from tapmachine.runs.data import RunData, named
 from tapmachine.runs.session import Session
@@ -58,13 +58,7 @@ def evaluate(
     report = likelihood_report(
         machine, sets, partition, baseline=complete if len(complete) else None, by_tap=by_tap, seed=seed
     )
-    problems = [*report.problems]
-    if not report.partition.error < TOLERANCE:
-        problems.append(
-            f"the standard error of ln Z is {report.partition.error:.2g} nats, above {TOLERANCE}; set a larger number "
-            "of temperatures with --temperatures"
-        )
-    for problem in problems:
+    for problem in report.problems:
         warn(problem, LikelihoodWarning)
 
     def in_units_of_data(name: str, score: LogLikelihood) -> LogLikelihood:
@@ -74,7 +68,7 @@ def evaluate(
         {name: in_units_of_data(name, score) for name, score in own.items()}
         for own in (report.scores, report.independent)
     )
-    return replace(report, scores=scores, independent=independent, problems=tuple(problems))
+    return replace(report, scores=scores, independent=independent)
 
 
 def compare(session: Session, source: str | None, annealing: Annealing, say: Say) -> LikelihoodComparison:

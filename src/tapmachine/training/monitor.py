@@ -186,6 +186,12 @@ class Monitor:
         except EstimateError as error:
             warn(f"the log-likelihood is not available: {error}", TrainingWarning)
             return {"log_likelihood": float("nan")}
+        if partition.problem:
+            warn(
+                "the log-likelihood may be too high: annealing from different initial distributions gives different "
+                "values of ln Z; see compare_likelihoods",
+                TrainingWarning,
+            )
         scores = likelihood_report(machine, sets, partition, CHEAP).scores
         scores = {name: score.minus(self._log_scale(*sets[name])) for name, score in scores.items()}
         record = {

@@ -16,9 +16,8 @@ from torch import Tensor
 from tapmachine.accelerator.distributed import pick_device
 from tapmachine.apps.estimator.input import lazy_rows, plain_rows, read, states, weighted
 from tapmachine.data.checks import check_count
-from tapmachine.data.errors import LikelihoodWarning, warn
 from tapmachine.data.rows import Rows, has_gaps, spaced
-from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition, unbiased_log_partition
+from tapmachine.likelihood.unbiased import LogPartition, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import fingerprint
 from tapmachine.runs.registry import make_objective
@@ -72,13 +71,6 @@ def log_partition(model: Any) -> LogPartition:
     if known != digest:
         partition = unbiased_log_partition(model.machine_, model._trained.start_rows(model.machine_))
         model._log_partition = digest, partition
-        if not partition.error < TOLERANCE:
-            warn(
-                f"the standard error of ln Z is {partition.error:.2g} nats, above {TOLERANCE}. All scores share this "
-                "error, and are too high if annealing missed some modes. tapmachine.compare_likelihoods compares ln Z "
-                "with other estimates",
-                LikelihoodWarning,
-            )
     assert isinstance(partition, LogPartition)
     return partition
 
