@@ -15,7 +15,8 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from tapmachine import __version__
 from tapmachine.accelerator.distributed import wait_for_all, world
-from tapmachine.data.errors import RunError, Stopped, StoppedRun
+from tapmachine.accelerator.precision import environment, usual_modes
+from tapmachine.data.errors import RunError, RunWarning, Stopped, StoppedRun, warn
 from tapmachine.data.rows import Rows, has_gaps
 from tapmachine.display.html import plural
 from tapmachine.machine import BoltzmannMachine
@@ -52,6 +53,7 @@ class FinishedRun:
     resumed_at: int
 
 
+@usual_modes()
 def run_training(
     settings: Settings,
     folder: str | Path | RunFolder,
@@ -149,7 +151,8 @@ def prepared(settings: Settings, data: RunData[Rows], device: torch.device | str
 def _noted(run: RunFolder, first: bool, resumed_at: int) -> Iterator[None]:
     """Log the start and the end of training in the event log of the run."""
     note = run.note if first else lambda *_, **__: None
-    note("resumed" if resumed_at else "begun", epoch=resumed_at, version=__version__, torch=torch.__version__)
+    versions = {"version": __version__, "torch": torch.__version__}
+    note("resumed" if resumed_at else "begun", epoch=resumed_at, **versions, **environment())
     try:
         yield
     except StoppedRun as stop:
@@ -231,11 +234,19 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
         raise RunError(f"{run.path}: the checkpoint belongs to a run with different settings; nothing was changed")
     try:
         trainer.restore(TrainingState(tensors, values["trainer"]))
-    except (KeyError, RuntimeError, ValueError) as error:
+    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise RunError(
             f"{run.path}: the checkpoint does not match the settings; it may be from another version: {reason}"
         ) from None
+    now = environment()
+    for name, before in values.get("environment", now).items():
+        if before != now.get(name):
+            warn(
+                f"{run.path}: {name} was {before} and is {now.get(name)}; the results are not bit-identical to those "
+                "of an uninterrupted run",
+                RunWarning,
+            )
     _reschedule(trainer, settings)
     if "epochs" in changes and trainer.current is not None:
         trainer.current.best.n_worse = 0  # more epochs were requested after early stopping
@@ -281,4 +292,5 @@ def _save(run: RunFolder, trainer: Training, new: ScaledMachine, settings: Setti
         if not world().leads:
             return
         run.save_machine(new.in_units_of_data(), origin)
-        run.checkpoint(epoch, tensors, {"trainer": values, "data": data.digest, "settings": settings.digest()}, partial)
+        values = {"trainer": values, "data": data.digest, "settings": settings.digest(), "environment": environment()}
+        run.checkpoint(epoch, tensors, values, partial)

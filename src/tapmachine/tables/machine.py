@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tapmachine.data.checks import check_memory
 from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.data.rows import Rows, by_rows, has_gaps, parts, place_of, spaced
 from tapmachine.exact import mixture_of
@@ -29,6 +31,7 @@ from tapmachine.units import Gaussian, Mixed, Units
 from tapmachine.units.registry import UNIT_TYPES
 
 LARGEST_SCALED = 8.0  # largest value after scaling, if the data are not shifted
+COPIES = 4  # of the parameters in training: their gradients, momenta and averages
 TYPICAL_DEVIATION = 0.3  # standard deviation of data that are uniform in [0, 1]
 
 
@@ -114,7 +117,11 @@ def make_machine(
         weights: Weight of each row, shape (N,).
         seed: Random seed of the weights, and of the fit of a table (default: 0).
     """
-    dtype = getattr(torch, options.dtype)
+    dtype, sizes = getattr(torch, options.dtype), (x.shape[1], *options.hidden)
+    n_values = sum(sizes) + sum(map(math.prod, pairwise(sizes)))
+    check_memory(
+        COPIES * n_values * dtype.itemsize, f"a machine with {', '.join(map(str, options.hidden))} hidden units"
+    )
     if units is None:
         visible, why = make_visible(options, *(_complete(z, x) for z in (x, held_out) if z is not None))
     else:

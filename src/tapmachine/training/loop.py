@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from tapmachine.accelerator.precision import usual_modes
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.batches import Data
 from tapmachine.training.monitor import Record
@@ -138,6 +139,7 @@ def run_epochs(
     return history
 
 
+@usual_modes()
 def fit(
     machine: BoltzmannMachine,
     x: Data,
@@ -187,5 +189,7 @@ def fit(
         >>> len(history)
         2
     """
+    if any(parameter.is_inference() for parameter in machine.parameters()):
+        raise ValueError("the machine was created in torch.inference_mode and cannot be trained; create it outside")
     trainer = Trainer(machine, x, options, **changes)
     return run_epochs(trainer, [partial(callback, machine) for callback in callbacks], log, progress)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from tapmachine.accelerator.precision import usual_modes
 from tapmachine.data.checks import check_count
 from tapmachine.data.rows import Rows, held_in_memory
 from tapmachine.machine import BoltzmannMachine, rbm
@@ -184,6 +185,7 @@ class PretrainingTrainer:
         self._enter(stage).restore(TrainingState(tensors, state.values["trainer"]))
 
 
+@usual_modes()
 def pretrain(
     machine: BoltzmannMachine,
     x: Tensor,

@@ -115,7 +115,7 @@ class _TerminalBar:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = [TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()]
-        self.progress = Progress(*columns, TextColumn("{task.fields[summary]}"), console=Console(stderr=True))
+        self.progress = Progress(*columns, TextColumn("{task.fields[summary]}"), console=Console(file=sys.__stderr__))
         self.task = self.progress.add_task("epoch", total=epochs, completed=finished, summary="")
         self.start, self.stop = self.progress.start, self.progress.stop
 

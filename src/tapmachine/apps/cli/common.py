@@ -1,9 +1,12 @@
 """The command-line application, options shared by several commands, and error handling."""
 
+import contextlib
 import inspect
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -129,7 +132,7 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
         def run(**values: Any) -> None:
             if os.environ.get("RANK", "0") != "0" and "quiet" in values:
                 values["quiet"] = True
-            with warnings_as_lines(values.get("quiet", False)):
+            with escaped_output(), warnings_as_lines(values.get("quiet", False)):
                 function(**values)
 
         return app.command(epilog=f"Example:  {example}")(run)
@@ -148,9 +151,34 @@ def options(
 
 def main() -> None:
     """Run the command-line interface. Errors print a single line and set the exit status."""
-    with one_line_errors():
+    for number in range(3):  # files must not take the number of a closed standard stream
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    with one_interrupt(), one_line_errors():
         code = app(standalone_mode=False)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def one_interrupt() -> Iterator[None]:
+    """Ignore interrupts after the first one, which would stop the process before it has cleaned up."""
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
@@ -164,17 +192,29 @@ def one_line_errors() -> Iterator[None]:
             sys.exit(BAD_INPUT)
         command = error.ctx.command_path if error.ctx else "tapmachine"
         fail(f"{_usage_message(error)}; see {command} --help", BAD_INPUT)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         fail("interrupted", INTERRUPTED)
-    except (ValueError, OSError, ImportError) as error:
-        fail(" ".join(str(error).split()) or type(error).__name__, BAD_INPUT)
-    except RuntimeError as error:
+    except (MemoryError, RuntimeError, SystemError) as error:
         from tapmachine.data.errors import DivergenceError, StoppedRun
 
-        codes: dict[type[RuntimeError], int] = {DivergenceError: DIVERGED, StoppedRun: STOPPED}
+        if _is_out_of_memory(error):
+            command = " ".join(["tapmachine", *sys.argv[1:2]])
+            fail(f"not enough memory for {command}{f': {error}' if str(error) else ''}", BAD_INPUT)
+        codes: dict[type[Exception], int] = {DivergenceError: DIVERGED, StoppedRun: STOPPED}
         if type(error) not in codes:
             raise
         fail(str(error), codes[type(error)])
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        fail(f"{error.filename}: {error.strerror}" if named else str(error) or type(error).__name__, BAD_INPUT)
+    except (ValueError, ImportError) as error:
+        fail(str(error) or type(error).__name__, BAD_INPUT)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory ran out. PyTorch and Python's import system raise other errors than MemoryError then."""
+    words = ("allocate memory", "out of memory", "bad_alloc", "malloc of size", "can't start new thread")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _usage_message(error: Any) -> str:
@@ -187,9 +227,77 @@ def _usage_message(error: Any) -> str:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Print an error message to standard error and exit."""
-    print(f"tapmachine: {message}", file=sys.stderr)
+    """Print an error message to standard error in a single line and exit."""
+    with contextlib.suppress(OSError):
+        print(f"tapmachine: {escaped(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)
+
+
+# Control characters, which could change what the terminal shows, and characters that change the direction of text.
+DECEPTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def escaped(text: str) -> str:
+    r"""Escape control characters, except tabs and line ends, and bidirectional characters.
+
+    Example:
+        >>> print(escaped("a column \x1b[31m"))
+        a column \x1b[31m
+    """
+    return DECEPTIVE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+class _Escaping:
+    """Standard stream that escapes what is written to it.
+
+    Args:
+        stream: Stream to write to.
+        is_result: Whether errors are raised, with the name of the stream; messages may be lost.
+    """
+
+    def __init__(self, stream: Any, is_result: bool) -> None:
+        self.stream, self.is_result = stream, is_result
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        with self._errors():
+            self.stream.write(escaped(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        with self._errors():
+            self.stream.flush()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            with contextlib.suppress(OSError, ValueError):  # Python would fail again when it flushes the stream at exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+            if self.is_result:
+                raise OSError(error.errno, error.strerror, "standard output") from None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def escaped_output() -> Iterator[None]:
+    """Escape everything that is printed, including characters that the encoding of a stream lacks."""
+    before = sys.stdout, sys.stderr
+    for stream in before:
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    sys.stdout, sys.stderr = (stream and _Escaping(stream, stream is before[0]) for stream in before)
+    try:
+        yield
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def speaker(silent: bool) -> Callable[[str], None]:
@@ -199,7 +307,10 @@ def speaker(silent: bool) -> Callable[[str], None]:
 
 @contextmanager
 def warnings_as_lines(quiet: bool) -> Iterator[None]:
-    """Print warnings as single lines, without file names and source code."""
+    """Print warnings as single lines, without file names and source code.
+
+    If `quiet` is true, only damage is reported.
+    """
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if not quiet or issubclass(category, DamageWarning):
@@ -232,6 +343,8 @@ def default_target(stem: str, source: str) -> Path:
 
 def check_targets(*targets: tuple[Path | None, tuple[str, ...]]) -> None:
     """Check output paths before the computation. Raises ValueError if a path cannot be written."""
+    if sys.stdout is None and (None, TABLES) in targets:
+        raise ValueError("standard output is closed; use --out FILE")
     given = [(path, suffixes) for path, suffixes in targets if path is not None]
     for path, suffixes in given:
         if path.suffix not in suffixes or path.is_dir():

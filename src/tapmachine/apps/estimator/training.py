@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from tapmachine.accelerator.distributed import pick_device
+from tapmachine.accelerator.precision import usual_modes
 from tapmachine.apps.estimator.input import lazy_rows, plain_rows, read, states, weighted
 from tapmachine.data.checks import check_count
 from tapmachine.data.rows import Rows, has_gaps, spaced
@@ -77,10 +78,11 @@ def log_partition(model: Any) -> LogPartition:
 
 @contextmanager
 def all_or_nothing(model: Any) -> Iterator[None]:
-    """Restore all attributes of an estimator if training fails."""
+    """Restore all attributes of an estimator if training fails. Training does not depend on modes of torch."""
     before = dict(model.__dict__)
     try:
-        yield
+        with usual_modes():
+            yield
     except BaseException:
         model.__dict__.clear()
         model.__dict__.update(before)
