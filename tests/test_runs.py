@@ -763,7 +763,7 @@ def test_files_that_are_damaged(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=name):
             read(tmp_path / name)
-    with pytest.raises(DataError, match="line 1, column 3 is empty"):
+    with pytest.raises(DataError, match="row 0, column 2 is nan; expected complete rows"):
         read(tmp_path / "d.csv")
     with pytest.raises(DataError, match=r"line 4, column 2 \(b\) is 'x'"):
         read(tmp_path / "e.csv")

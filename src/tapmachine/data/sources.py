@@ -186,8 +186,8 @@ def _check_finite(rows: LazyRows, gaps: bool) -> None:
             row, column = bad[0]
             name, own_row = rows.place(first + int(row))
             value = part[row, column]
-            rule = "expected finite values" + (", or NaN for missing values" if gaps else "")
-            rule = f"{rule}; {COMPLETE_ROWS}" if np.isnan(value) else rule
+            rule = COMPLETE_ROWS if np.isnan(value) else "expected finite values"
+            rule = f"{rule}, or NaN for missing values" if gaps else rule
             raise DataError(f"{name}: row {own_row}, column {column} is {value}; {rule}")
 
 
