@@ -88,7 +88,7 @@ class Setting:
             mean, states = posterior.mean, posterior.states
             deviation, converged = posterior.variance.clamp(min=0).sqrt(), float(posterior.converged.float().mean())
         else:
-            F = channel.matrix.to(y)
+            F = channel.operator.dense().to(y)
             if method == "lasso":
                 x, y = x[:n_lasso], y[:n_lasso]
             mean = {"oracle": self.oracle, "autoencoder": self.autoencoder, "lasso": self.lasso}[method](y, F)
@@ -153,7 +153,7 @@ def pictures(setting: Setting, folder: Path, n_shown: int = 10) -> None:
 
     setting.x = setting.x[:n_shown]
     channel = LinearMeasurements(matrix("gaussian", N // 10), 0.0)
-    y, F = channel.corrupt(setting.x), channel.matrix
+    y, F = channel.corrupt(setting.x), channel.operator.dense()
     rows = {
         "image": setting.x,
         "tapmachine": recover(setting.machine, y, channel, data=setting.train).mean,

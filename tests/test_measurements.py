@@ -1,6 +1,7 @@
 """Recovery from measurements that mix units, held against integrals, enumeration and exact normal posteriors."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tapmachine import (
     Binary,
     Categorical,
     CountMeasurements,
+    FunctionOperator,
     Gaussian,
     GaussianNoise,
     LinearMeasurements,
@@ -36,10 +38,11 @@ from tapmachine import (
 from tapmachine.channels import Channel
 from tapmachine.data.errors import PosteriorWarning
 from tapmachine.likelihood.weight import log_weight
+from tapmachine.measurements import state_evolution
 from tapmachine.posterior import PosteriorOptions
-from tapmachine.posterior.measurements.base import as_matrix
+from tapmachine.posterior.measurements.operators import as_operator
 
-ENGINES = ("vamp", "ep")
+ENGINES = ("gamp", "vamp", "ep")
 EDGES = [-0.5, 0.3, 1.0]
 one = torch.ones(1, 1, dtype=torch.float64)
 
@@ -106,7 +109,7 @@ def test_draws_have_the_distribution_of_the_measurement(kind):
     """The mean of the evidence over y is 1: draws at a known z are as likely as `respond` tells for a narrow prior."""
     channel, _, likelihood = likelihoods(0.3)[kind]
     z, count = 0.8, 20_000
-    channel.matrix = z * one
+    channel.operator = as_operator(z * one)
     y = channel.corrupt(torch.ones(count, 1).double(), seeded(0)).squeeze(1).numpy()
     if kind in ("sign", "quantized", "counts"):
         for value in np.unique(y):
@@ -117,10 +120,34 @@ def test_draws_have_the_distribution_of_the_measurement(kind):
         assert y.std() == pytest.approx(0.3, rel=0.05)
 
 
-def test_matrices_in_all_forms_are_the_same_matrix():
+# ----- operators
+
+
+def test_matrices_in_all_forms_are_the_same_operator():
     dense = torch.where(Tensors(1).uniform(0, 1, 5, 8) < 0.4, Tensors(0).normal(5, 8), 0.0)
-    for form in (dense, dense.numpy(), dense.to_sparse(), scipy.sparse.csr_matrix(dense.numpy())):
-        assert torch.equal(as_matrix(form), dense)
+    by_functions = FunctionOperator(lambda x: x @ dense.T, lambda z: z @ dense, (5, 8))
+    forms = [dense, dense.numpy(), dense.to_sparse(), scipy.sparse.csr_matrix(dense.numpy()), by_functions]
+    x, z, kept = Tensors(2).normal(3, 8), Tensors(3).normal(3, 5), torch.tensor([0, 3])
+    for form in forms:
+        operator = as_operator(form)
+        torch.testing.assert_close(operator.forward(x), x @ dense.T)
+        torch.testing.assert_close(operator.adjoint(z), z @ dense)
+        torch.testing.assert_close(operator.rows(kept).forward(x), x @ dense[kept].T)
+        torch.testing.assert_close(operator.rows(kept).adjoint(z[:, :2]), z[:, :2] @ dense[kept])
+        if operator is not by_functions:
+            torch.testing.assert_close(operator.forward_squares(x), x @ (dense**2).T)
+            torch.testing.assert_close(operator.adjoint_squares(z), z @ dense**2)
+            values, right = operator.singular_values()
+            torch.testing.assert_close(right * values**2 @ right.T, dense.T @ dense)
+    assert by_functions.mean_square(x) == pytest.approx(float((dense**2).mean()), rel=0.5)
+
+
+def test_functions_that_do_not_belong_together_are_refused():
+    F = normal_matrix(4, 6)
+    with pytest.raises(ValueError, match="not the transpose"):
+        FunctionOperator(lambda x: x @ F.T, lambda z: 2 * z @ F, (4, 6)).mean_square(F)
+    with pytest.raises(ValueError, match=r"forward maps shape \(32, 6\) to \(32, 6\); expected \(32, 4\)"):
+        FunctionOperator(lambda x: x, lambda z: z @ F, (4, 6)).mean_square(F)
 
 
 # ----- exact posteriors
@@ -196,8 +223,10 @@ def test_small_machines_against_enumeration(kind, engine):
         return torch.distributions.Normal(states @ F.T, noise).log_prob(y.unsqueeze(1)).sum(-1)
 
     means, log_evidence = enumerated(machine, y, log_likelihood)
-    found = recover(machine, y, channel, engine=engine)
-    assert found.converged.float().mean() > 0.9
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PosteriorWarning)  # of gamp, which is for large matrices
+        found = recover(machine, y, channel, engine=engine)
+    assert found.converged.float().mean() > (0.4 if engine == "gamp" else 0.9)
     off = (found.mean - means)[found.converged]
     assert float(off.square().mean().sqrt()) < (0.07 if kind == "categorical" else 0.05) * span
     assert float((-found.free_energy - log_evidence)[found.converged].abs().mean()) < 0.25
@@ -233,7 +262,9 @@ def test_other_kinds_of_measurements_against_enumeration(kind):
     means, _ = enumerated(
         machine,
         y,
-        lambda y, states: log_likelihood(y.unsqueeze(1), states @ channel.matrix.T + channel.bias, noise).sum(-1),
+        lambda y, states: log_likelihood(y.unsqueeze(1), channel.operator.forward(states) + channel.bias, noise).sum(
+            -1
+        ),
     )
     found = recover(machine, y, channel)
     off = (found.mean - means)[found.converged]
@@ -274,18 +305,11 @@ def test_machines_of_tables_have_exact_posteriors():
 # ----- large systems
 
 
-def error_by_state_evolution(units, ratio, noise):
-    """The mean squared error that large random matrices lead to, E = mean variance given precision α/(σ² + E)."""
-    x = units.sample(Tilt(torch.zeros(64, units.n).double(), 0.0), seeded(0))
-    normal, error = Tensors(1).normal(64, units.n), float(x.var())
-    for _ in range(200):
-        precision = torch.full_like(x, ratio / (noise**2 + error))
-        error = float(units.moments(Tilt(precision * x + precision.sqrt() * normal, precision)).variance.mean())
-    return error
-
-
-@pytest.mark.parametrize(("kind", "count"), [("bits", 20), pytest.param("real", 2, marks=pytest.mark.slow)])
-def test_the_error_is_that_of_state_evolution(kind, count):
+@pytest.mark.parametrize(
+    ("engine", "kind", "count"),
+    [("gamp", "bits", 20), ("vamp", "bits", 20), pytest.param("vamp", "real", 2, marks=pytest.mark.slow)],
+)
+def test_the_error_is_that_of_state_evolution(engine, kind, count):
     """Sparse signals of 1,000 independent components."""
     n, noise, ratio = 1000, 0.1, 0.3
     units = Binary(n, field=torch.full((n,), -1.5))
@@ -295,13 +319,23 @@ def test_the_error_is_that_of_state_evolution(kind, count):
     machine = rbm(units, Binary(1).double(), torch.zeros(n, 1).double())
     x = units.sample(Tilt(torch.zeros(count, n).double(), 0.0), seeded(0))
     channel = LinearMeasurements(normal_matrix(int(ratio * n), n, seed=1), noise)
-    options = PosteriorOptions(tol=1e-6)
-    found = recover(machine, channel.corrupt(x, seeded(2), units), channel, engine="vamp", options=options)
-    with torch.no_grad():
-        expected = error_by_state_evolution(units, ratio, noise)
+    found = recover(
+        machine, channel.corrupt(x, seeded(2), units), channel, engine=engine, options=PosteriorOptions(tol=1e-6)
+    )
+    expected = state_evolution(units, ratio, noise).mean_squared_error
     tolerance = 0.03 if kind == "bits" else 0.08  # fewer signals vary more
     assert float((found.mean - x).square().mean()) == pytest.approx(expected, rel=tolerance)
     assert float(found.variance.mean()) == pytest.approx(expected, rel=tolerance)
+
+
+def test_state_evolution_of_normal_signals():
+    """The fixed point of E = 1/(1 + A) with A = α/(σ² + E) solves a quadratic equation."""
+    ratio, noise = 0.6, 0.3
+    b = noise**2 + ratio - 1
+    expected = (-b + math.sqrt(b * b + 4 * noise**2)) / 2
+    assert state_evolution(Gaussian(100).double(), ratio, noise).mean_squared_error == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ValueError, match="ratio is 0"):
+        state_evolution(Gaussian(3), 0.0, 0.1)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -327,6 +361,7 @@ def test_a_missing_measurement_is_as_if_it_had_not_been_made(engine):
     y = LinearMeasurements(F, 0.2, bias).corrupt(torch.eye(10)[:4].double(), seeded(0))
     gappy = y.clone()
     gappy[0, 2] = gappy[1, 2] = gappy[3, 5] = torch.nan
+    warnings.simplefilter("ignore", PosteriorWarning)  # of gamp, which is for large matrices
     found = recover(machine, gappy, LinearMeasurements(F, 0.2, bias), engine=engine)
     for row, column in ((0, 2), (1, 2), (2, None), (3, 5)):
         kept = [index for index in range(9) if index != column]
@@ -400,6 +435,30 @@ def test_machines_of_all_shapes_and_units(dtype):
         assert torch.isfinite(found.free_energy).all(), name
 
 
+def test_a_map_given_by_functions_recovers_as_its_matrix_does():
+    """A blur of 8×8 images, seen at every other pixel; linear systems by conjugate gradients."""
+    kernel = torch.tensor([0.25, 0.5, 0.25]).double()
+    kernel = (kernel[:, None] * kernel).view(1, 1, 3, 3)
+
+    def forward(x):
+        return torch.nn.functional.conv2d(x.view(-1, 1, 8, 8), kernel, padding=1).flatten(1)[:, ::2]
+
+    def adjoint(z):
+        full = torch.stack((z, torch.zeros_like(z)), -1).view(-1, 1, 8, 8)
+        return torch.nn.functional.conv_transpose2d(full, kernel, padding=1).flatten(1)
+
+    matrix = forward(torch.eye(64).double()).T
+    machine = rbm(Gaussian(64).double(), Binary(3).double(), 0.2 * Tensors(0).normal(64, 3))
+    x = Tensors(1).normal(5, 64)
+    by_matrix = LinearMeasurements(matrix, 0.1)
+    y = by_matrix.corrupt(x, seeded(0), machine.layers[0])
+    expected = recover(machine, y, by_matrix, engine="vamp")
+    found = recover(machine, y, LinearMeasurements(FunctionOperator(forward, adjoint, (32, 64)), 0.1))
+    torch.testing.assert_close(found.mean, expected.mean, rtol=0, atol=0.05)
+    exact = y @ torch.linalg.inv(matrix @ matrix.T + 0.01 * torch.eye(32).double()) @ matrix  # without couplings
+    assert float((found.mean - exact).square().mean()) < 0.1
+
+
 def test_the_engine_follows_from_the_matrix():
     from tapmachine.posterior.measurements.recovery import fitting_engine
 
@@ -408,6 +467,7 @@ def test_the_engine_follows_from_the_matrix():
     assert fitting_engine(LinearMeasurements(torch.eye(100)[:50])) == "ep"
     assert fitting_engine(LinearMeasurements(normal_matrix(50, 100) * (torch.arange(100) > 0))) == "ep"
     assert fitting_engine(SignMeasurements(normal_matrix(50, 100))) == "vamp"
+    assert fitting_engine(LinearMeasurements(FunctionOperator(lambda x: x, lambda z: z, (100, 100)))) == "vamp"
 
 
 def test_measurements_are_no_channel():
@@ -436,7 +496,7 @@ def test_unmeasured_components_keep_their_prior():
     F = normal_matrix(4, 6)
     F[:, 2] = 0.0
     F[3] = F[0] + F[1]  # rank-deficient, too
-    for engine in ("ep", None):
+    for engine in ("gamp", "ep", None):
         y = LinearMeasurements(F, 0.1).corrupt(torch.ones(2, 6).double(), seeded(0))
         found = recover(machine, y, LinearMeasurements(F, 0.1), engine=engine)
         assert float(found.mean[0, 2]) == pytest.approx(1 / (1 + math.exp(-2.0)), abs=1e-4)
@@ -464,7 +524,7 @@ def test_bad_input_is_one_sentence():
         (lambda: recover(machine, y, LinearMeasurements(0 * F, 0.1)), "all entries of matrix are 0"),
         (lambda: recover(machine, y * torch.nan, channel), "all NaN"),
         (lambda: recover(machine, y, GaussianNoise(0.1)), "expected measurements such as"),
-        (lambda: recover(machine, y, channel, engine="amp"), "expected one of vamp, ep"),
+        (lambda: recover(machine, y, channel, engine="amp"), "expected one of gamp, vamp, ep"),
         (lambda: recover(machine, y, channel, starts=[]), "starts is empty"),
         (lambda: recover(machine, y, channel, starts=[torch.eye(10)[:1]], data=torch.eye(10)), "data and starts"),
         (lambda: PosteriorOptions(temperature=0.0), "temperature is 0.0"),

@@ -54,9 +54,9 @@ def test_linear_measurements_with_estimated_noise(run, files):
     assert np.load("std.npy").max() < 0.5
     assert (files / "x.png").stat().st_size > 1000
     line, states = recovered(
-        run, "y.npy", "--matrix", "F.npy", "--noise", 0.05, "--rounded", "--engine", "vamp", "-o", "s.npy"
+        run, "y.npy", "--matrix", "F.npy", "--noise", 0.05, "--rounded", "--engine", "gamp", "-o", "s.npy"
     )
-    assert "(noise 0.05; engine vamp)" in line
+    assert "(noise 0.05; engine gamp)" in line
     assert np.array_equal(states, X)
 
 
@@ -130,7 +130,7 @@ def test_results_only(run, files):
         (["y.npy", "--matrix", "F.npy", "--kind", "counts"], "expected a non-negative integer"),
         (["y.npy", "--matrix", "F.npy", "--kind", "quantized", "--edges", "0,1"], "expected an integer from 0 to 2"),
         (["y.npy", "--matrix", "F.npy", "--kind", "fog"], "--kind is 'fog'; expected one of linear, sign, magnitude"),
-        (["y.npy", "--matrix", "F.npy", "--engine", "fog"], "--engine is 'fog'; expected one of vamp, ep"),
+        (["y.npy", "--matrix", "F.npy", "--engine", "fog"], "--engine is 'fog'; expected one of gamp, vamp, ep"),
         (["nowhere.npy", "--matrix", "F.npy"], "nowhere.npy: file not found"),
         (["y.npy", "--matrix", "text.npy"], "text.npy: unknown format; expected a .npy, .npz, .csv"),
         (["y.npy", "--matrix", "F.npy", "--noise", "-1"], "--noise is -1; expected a non-negative, finite standard"),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # isort: off
         MagnitudeMeasurements as MagnitudeMeasurements,
         QuantizedMeasurements as QuantizedMeasurements,
         CountMeasurements as CountMeasurements,
+        FunctionOperator as FunctionOperator,
     )
     from tapmachine.channels import (
         BinarySymmetric as BinarySymmetric,

@@ -311,8 +311,9 @@ def recover(
     engine: Annotated[
         str | None,
         typer.Option(
-            help="Algorithm: vamp (for measurements that depend on many components) or ep (for local measurements, "
-            "such as a blur). By default, the algorithm is chosen from the matrix.",
+            help="Algorithm: gamp (for large matrices with independent entries), vamp (for measurements that depend on "
+            "many components) or ep (for local measurements, such as a blur). By default, the algorithm is chosen from "
+            "the matrix.",
         ),
     ] = None,
     out: Out = None,
@@ -344,10 +345,10 @@ def recover(
     with named(matrix):
         model = make_model("kind", kind, MEASUREMENTS, given, np.asarray(operator.rows))
         channel = check_measurements(model, machine)
-    if measured.rows.shape[1] != len(channel.matrix):
+    if measured.rows.shape[1] != channel.operator.shape[0]:
         raise ValueError(
-            f"{y}: shape {measured.rows.shape} does not match {matrix} of shape {tuple(channel.matrix.shape)}; "
-            f"expected (n_signals, {len(channel.matrix)})"
+            f"{y}: shape {measured.rows.shape} does not match {matrix} of shape {channel.operator.shape}; "
+            f"expected (n_signals, {channel.operator.shape[0]})"
         )
     with named(y):
         channel.check_measurements(np.asarray(measured.rows))
@@ -420,5 +421,5 @@ def _recovery_summary(out: Path, posterior: "Posterior", kind: str, is_estimated
         noise = f"noise {channel.noise:.4g}{', estimated' if is_estimated else ''}; "
     failed = not_converged(posterior)
     convergence = f"{failed} not converged" if failed else "all converged"
-    each = f"{len(channel.matrix)} {kind.removesuffix('s')} measurements each"
+    each = f"{channel.operator.shape[0]} {kind.removesuffix('s')} measurements each"
     return f"{out}: {len(posterior)} signals from {each} ({noise}engine {engine}), {convergence}"

@@ -1,6 +1,7 @@
 """Recovery of signals from measurements that mix their components, such as y = g(Fx + b + noise)."""
 
 from tapmachine.posterior.measurements.base import Measurements, Response
+from tapmachine.posterior.measurements.evolution import state_evolution
 from tapmachine.posterior.measurements.kinds import (
     CountMeasurements,
     LinearMeasurements,
@@ -8,10 +9,12 @@ from tapmachine.posterior.measurements.kinds import (
     QuantizedMeasurements,
     SignMeasurements,
 )
+from tapmachine.posterior.measurements.operators import FunctionOperator
 from tapmachine.posterior.measurements.recovery import recover
 
 __all__ = [
     "CountMeasurements",
+    "FunctionOperator",
     "LinearMeasurements",
     "MagnitudeMeasurements",
     "Measurements",
@@ -19,4 +22,5 @@ __all__ = [
     "Response",
     "SignMeasurements",
     "recover",
+    "state_evolution",
 ]

@@ -10,6 +10,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments
 from tapmachine.posterior.channels.base import drawing_arguments
 from tapmachine.posterior.channels.evidence import check_parameter, is_nan
+from tapmachine.posterior.measurements.operators import as_operator
 from tapmachine.posterior.observations import as_tensor
 from tapmachine.units import Units
 
@@ -42,8 +43,9 @@ class Measurements(ABC):
     `draw_from` if the noise is not added to z, and `check` if not all numbers are valid measurements.
 
     Args:
-        matrix: Measurement matrix F, of shape (M, n_visible): a tensor, an array or a sparse matrix. For units with q
-            states, x contains one-hot vectors, and F has a column for each state of each unit.
+        matrix: Measurement matrix F, of shape (M, n_visible): a tensor, an array, a sparse matrix, or a
+            `FunctionOperator`. For units with q states, x contains one-hot vectors, and F has a column for each state
+            of each unit.
         noise: Standard deviation of the noise on z (default: 0).
         bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
@@ -62,7 +64,7 @@ class Measurements(ABC):
     def __init__(
         self, matrix: Any, noise: float | None = 0.0, bias: float | Tensor | np.ndarray[Any, Any] = 0.0
     ) -> None:
-        self.matrix = as_matrix(matrix)
+        self.operator = as_operator(matrix)
         check_parameter(type(self).__name__, "noise", noise, 0.0, LARGEST_NOISE)
         if noise is None and not self.estimates_noise:
             raise ValueError(f"{type(self).__name__}: noise is None, but cannot be estimated; expected a number")
@@ -70,10 +72,10 @@ class Measurements(ABC):
         self.bias = torch.as_tensor(bias, dtype=torch.float64)
         if not bool(torch.isfinite(self.bias).all()):
             raise ValueError(f"{type(self).__name__}: bias contains non-finite values; expected finite numbers")
-        if self.bias.dim() > 1 or (self.bias.dim() == 1 and len(self.bias) != len(self.matrix)):
+        if self.bias.dim() > 1 or (self.bias.dim() == 1 and len(self.bias) != self.operator.shape[0]):
             raise ValueError(
                 f"{type(self).__name__}: bias has shape {tuple(self.bias.shape)}; expected a number or "
-                f"({len(self.matrix)},)"
+                f"({self.operator.shape[0]},)"
             )
 
     @abstractmethod
@@ -104,7 +106,7 @@ class Measurements(ABC):
         return None
 
     def __repr__(self) -> str:
-        m, n = self.matrix.shape
+        m, n = self.operator.shape
         noise = "None" if self.noise is None else f"{self.noise:.4g}"
         return f"{type(self).__name__}({m} measurements of {n} components, noise={noise})"
 
@@ -121,21 +123,21 @@ class Measurements(ABC):
         x, generator, units = drawing_arguments(x, generator, units)
         flat = units.check_states(units.from_data(x.to(units.dtype)), validate=False).flatten(1)
         self.check_size(flat.shape[1])
-        z = flat @ self.matrix.to(flat).T + self.bias.to(flat)
+        z = self.operator.to(flat.device, flat.dtype).forward(flat) + self.bias.to(flat)
         return self.draw_from(z, generator)
 
     def check_size(self, n_components: int) -> None:
         """Raise a ValueError if the matrix does not have one column per visible component."""
-        if self.matrix.shape[1] != n_components:
+        if self.operator.shape[1] != n_components:
             raise ValueError(
-                f"matrix has shape {tuple(self.matrix.shape)}, but the visible units have {n_components} components; "
-                f"expected ({len(self.matrix)}, {n_components})"
+                f"matrix has shape {self.operator.shape}, but the visible units have {n_components} components; "
+                f"expected ({self.operator.shape[0]}, {n_components})"
             )
 
     def check_measurements(self, y: Tensor | np.ndarray[Any, Any]) -> Tensor:
         """Validate measurements and convert them to a floating-point tensor of shape (K, M)."""
         tensor = as_tensor(y, "y")
-        m = len(self.matrix)
+        m = self.operator.shape[0]
         tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
         if tensor.dim() != 2 or tensor.shape[1] != m or len(tensor) == 0:
             raise ValueError(f"y has shape {tuple(tensor.shape)}; expected (n_signals, {m}), one row per signal")
@@ -149,27 +151,3 @@ class Measurements(ABC):
         if problem is not None:
             raise ValueError(f"{type(self).__name__}: {problem}")
         return tensor
-
-
-def as_matrix(matrix: Any) -> Tensor:  # (M, N)
-    """Convert a dense or sparse matrix from torch, NumPy or SciPy to a dense tensor of finite real numbers."""
-    if hasattr(matrix, "toarray"):  # SciPy
-        matrix = matrix.toarray()
-    if isinstance(matrix, np.ndarray):
-        matrix = torch.from_numpy(matrix)
-    if not isinstance(matrix, Tensor):
-        raise ValueError(
-            f"matrix is a {type(matrix).__name__}; expected a tensor, an array or a sparse matrix. For a linear map "
-            "given by a function, pass the function of the identity matrix, transposed"
-        )
-    if matrix.dim() != 2 or 0 in matrix.shape:
-        raise ValueError(f"matrix has shape {tuple(matrix.shape)}; expected (n_measurements, n_components)")
-    if matrix.is_complex():
-        raise ValueError("matrix is complex; expected a real matrix, such as the stacked real and imaginary parts")
-    dense: Tensor = matrix.detach().to_dense()
-    dense = dense if dense.is_floating_point() else dense.to(torch.get_default_dtype())
-    bad = ~torch.isfinite(dense)
-    if bool(bad.any()):
-        index = ", ".join(map(str, bad.nonzero()[0].tolist()))
-        raise ValueError(f"matrix[{index}] is {float(dense[bad][0])}; expected a finite number")
-    return dense

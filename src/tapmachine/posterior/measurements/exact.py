@@ -26,10 +26,11 @@ def exact_recovery(machine: BoltzmannMachine, y: Any, measurements: Measurements
     from scipy.optimize import minimize_scalar
 
     mixture = mixture_of(machine) if isinstance(measurements, LinearMeasurements) else None
-    if mixture is None or mixture.blocks:
+    dense = None if mixture is None or mixture.blocks else measurements.operator.dense()
+    if mixture is None or dense is None:
         return None
     values = (measurements.check_measurements(y).double() - measurements.bias.double()).to(mixture.log_weights)
-    matrix = measurements.matrix.to(values)
+    matrix = dense.to(values)
     x = torch.cat((values.new_full((len(values), mixture.n), torch.nan), values), 1)
 
     def given(noise: float) -> Mixture:

@@ -1,7 +1,7 @@
-"""Solvers for the linear relation z = Fx, given normal messages about x and z, in float64."""
+"""Solvers for the linear relation z = Fx, given normal messages about x and z."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,6 +9,10 @@ from torch import Tensor
 from tapmachine.beliefs import Moments
 from tapmachine.posterior.measurements.kinds import LOG_2PI
 from tapmachine.posterior.measurements.messages import SMALLEST_SHARE, Limits, Message, returned
+from tapmachine.posterior.measurements.operators import Operator, SingularValues
+
+N_PROBES = 16  # number of random vectors for estimating traces
+CG_STEPS, CG_TOLERANCE = 200, 1e-6
 
 
 class _Normal(NamedTuple):
@@ -21,21 +25,12 @@ class _Normal(NamedTuple):
 
 
 class LinearRelation(ABC):
-    """Base class for solvers for the linear relation z = Fx under normal messages about x and z.
+    """Base class for solvers for the linear relation z = Fx under normal messages about x and z."""
 
-    Attributes:
-        per_component: Whether each component has a separate precision; otherwise, there is one precision per signal.
-    """
+    per_component = False
 
-    per_component: ClassVar[bool] = False
-
-    def __init__(self, matrix: Tensor) -> None:  # (M, N)
-        self.matrix = matrix
-
-    @property
-    def values_per_signal(self) -> int:
-        """Approximate number of floating-point values stored per signal."""
-        return 8 * sum(self.matrix.shape)
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
 
     def answer(
         self, of_prior: Message, of_outputs: Message, limits: tuple[Limits, Limits]
@@ -51,12 +46,13 @@ class LinearRelation(ABC):
             The message to the prior, the message to the outputs, and the logarithm of the normal integral, of shape
             (K,).
         """
-        field = of_prior.field + of_outputs.field @ self.matrix
+        field = of_prior.field + self.operator.adjoint(of_outputs.field)
         normal = self.solve(field, of_prior.precision, of_outputs.precision)
-        n = self.matrix.shape[1]
-        log_integral = 0.5 * ((field * normal.mean).sum(1) - normal.log_determinant + n * LOG_2PI)
+        n = self.operator.shape[1]
+        exponent = (field.double() * normal.mean.double()).sum(1)
+        log_integral = 0.5 * (exponent - normal.log_determinant.double() + n * LOG_2PI)
         x = Moments(normal.mean, normal.variance)
-        z = Moments(normal.mean @ self.matrix.T, normal.variance_of_outputs)
+        z = Moments(self.operator.forward(normal.mean), normal.variance_of_outputs)
         about_x, about_z = (
             Limits(SMALLEST_SHARE * lowest, highest) for lowest, highest in limits
         )  # positive precisions
@@ -74,19 +70,61 @@ class LinearRelation(ABC):
 class BySingularValues(LinearRelation):
     """Solver for messages with one precision per signal, based on the singular value decomposition of F."""
 
-    def __init__(self, matrix: Tensor) -> None:
-        super().__init__(matrix)
-        _, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        self.right, self.squares = right.T, values.square()
+    def __init__(self, operator: Operator, decomposition: SingularValues) -> None:
+        super().__init__(operator)
+        self.right, self.squares = decomposition.right, decomposition.values.square()
 
     def solve(self, field: Tensor, gamma: Tensor, tau: Tensor) -> _Normal:
-        (m, n), rank = self.matrix.shape, len(self.squares)
+        (m, n), rank = self.operator.shape, len(self.squares)
         along = gamma + tau * self.squares  # precision along each singular vector, (K, R)
         mean = field / gamma + ((field @ self.right) * (1 / along - 1 / gamma)) @ self.right.T
         variance = ((1 / along).sum(1, keepdim=True) + (n - rank) / gamma) / n
         of_outputs = (self.squares / along).sum(1, keepdim=True) / m
-        log_determinant = along.log().sum(1) + (n - rank) * gamma.log().squeeze(1)
+        log_determinant = along.double().log().sum(1) + (n - rank) * gamma.double().log().squeeze(1)
         return _Normal(mean, variance, of_outputs, log_determinant)
+
+
+class ByConjugateGradients(LinearRelation):
+    """Matrix-free solver that uses conjugate gradients for linear systems and random vectors for traces.
+
+    The determinant is approximated as if all min(M, N) singular values of F were equal.
+    """
+
+    def __init__(self, operator: Operator, like: Tensor) -> None:
+        super().__init__(operator)
+        n = operator.shape[1]
+        self.mean_square = float(operator.forward_squares(like.new_ones(1, n)).mean()) / n
+        draws = torch.Generator().manual_seed(0)
+        self.probes = (torch.randint(2, (N_PROBES, n), generator=draws) * 2 - 1).to(like)
+
+    def solve(self, field: Tensor, gamma: Tensor, tau: Tensor) -> _Normal:
+        count, (m, n) = len(field), self.operator.shape
+        each = torch.arange(count, device=field.device).repeat_interleave(N_PROBES)
+        probes = self.probes.repeat(count, 1)
+        solved = self._inverse(torch.cat((field, probes)), torch.cat((gamma, gamma[each])), torch.cat((tau, tau[each])))
+        trace = (probes * solved[count:]).sum(1).view(count, N_PROBES).mean(1, keepdim=True)
+        trace = trace.clamp(min=torch.finfo(trace.dtype).tiny).minimum(n / gamma)
+        of_outputs = (n - gamma * trace).clamp(min=torch.finfo(trace.dtype).eps) / (m * tau)  # FᵀτF = total − γ
+        rank = min(m, n)
+        along = gamma + tau * (self.mean_square * m * n / rank)
+        log_determinant = rank * along.double().log() + (n - rank) * gamma.double().log()
+        return _Normal(solved[:count], trace / n, of_outputs, log_determinant.squeeze(1))
+
+    def _inverse(self, b: Tensor, gamma: Tensor, tau: Tensor) -> Tensor:
+        """Compute (γ + τFᵀF)⁻¹b by conjugate gradients."""
+        tiny = torch.finfo(b.dtype).tiny
+        x, residual = torch.zeros_like(b), b.clone()
+        direction, size = residual, residual.square().sum(1, keepdim=True)
+        enough = CG_TOLERANCE**2 * size
+        for _ in range(CG_STEPS):
+            image = gamma * direction + tau * self.operator.adjoint(self.operator.forward(direction))
+            step = size / (direction * image).sum(1, keepdim=True).clamp(min=tiny)
+            x, residual = x + step * direction, residual - step * image
+            new = residual.square().sum(1, keepdim=True)
+            if bool((new <= enough).all()):
+                break
+            direction, size = residual + new / size.clamp(min=tiny) * direction, new
+        return x
 
 
 class ByFactorization(LinearRelation):
@@ -97,16 +135,22 @@ class ByFactorization(LinearRelation):
 
     per_component = True
 
-    @property
-    def values_per_signal(self) -> int:
-        return super().values_per_signal + 3 * self.matrix.numel()
+    def __init__(self, operator: Operator) -> None:
+        super().__init__(operator)
+        matrix = operator.dense()
+        if matrix is None:
+            raise ValueError("expectation propagation requires an explicit matrix; use engine='gamp' or 'vamp'")
+        self.matrix = matrix.double()
 
     def solve(self, field: Tensor, gamma: Tensor, tau: Tensor) -> _Normal:
-        m, n = self.matrix.shape
-        gamma, tau = gamma.expand_as(field), tau.expand(-1, m)
-        return self._by_outputs(field, gamma, tau) if m <= n else self._by_components(field, gamma, tau)
+        dtype, (m, n) = field.dtype, self.operator.shape
+        field, gamma, tau = (z.double() for z in (field, gamma.expand_as(field), tau.expand(-1, m)))
+        mean, variance, of_outputs, log_determinant = (
+            self._by_outputs(field, gamma, tau) if m <= n else self._by_components(field, gamma, tau)
+        )
+        return _Normal(mean.to(dtype), variance.to(dtype), of_outputs.to(dtype), log_determinant)
 
-    def _by_outputs(self, field: Tensor, gamma: Tensor, tau: Tensor) -> _Normal:
+    def _by_outputs(self, field: Tensor, gamma: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Solve with the covariance matrix of the outputs, S = 1/τ + F(1/γ)Fᵀ."""
         scaled = self.matrix / gamma.unsqueeze(1)  # (K, M, N)
         factor = torch.linalg.cholesky(scaled @ self.matrix.T + torch.diag_embed(1 / tau))
@@ -117,9 +161,9 @@ class ByFactorization(LinearRelation):
         inverse = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
         of_outputs = (1 - inverse / tau) / tau
         log_determinant = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1) + gamma.log().sum(1) + tau.log().sum(1)
-        return _Normal(mean, variance, of_outputs, log_determinant)
+        return mean, variance, of_outputs, log_determinant
 
-    def _by_components(self, field: Tensor, gamma: Tensor, tau: Tensor) -> _Normal:
+    def _by_components(self, field: Tensor, gamma: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Solve with the precision matrix of the components."""
         precision = self.matrix.T @ (tau.unsqueeze(2) * self.matrix) + torch.diag_embed(gamma)
         factor = torch.linalg.cholesky(precision)
@@ -127,4 +171,4 @@ class ByFactorization(LinearRelation):
         mean = (covariance @ field.unsqueeze(2)).squeeze(2)
         of_outputs = ((self.matrix @ covariance) * self.matrix).sum(2)
         log_determinant = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
-        return _Normal(mean, covariance.diagonal(dim1=1, dim2=2), of_outputs, log_determinant)
+        return mean, covariance.diagonal(dim1=1, dim2=2), of_outputs, log_determinant

@@ -16,11 +16,14 @@ from tapmachine.machine.checks import in_double
 from tapmachine.machine.sampler import gibbs
 from tapmachine.posterior.driver import PosteriorOptions, Starts, infer
 from tapmachine.posterior.measurements.base import Measurements
+from tapmachine.posterior.measurements.engine import Engine
 from tapmachine.posterior.measurements.exact import exact_recovery
+from tapmachine.posterior.measurements.gamp import GAMP
 from tapmachine.posterior.measurements.kinds import LinearMeasurements
-from tapmachine.posterior.measurements.linear_relation import ByFactorization, BySingularValues, LinearRelation
+from tapmachine.posterior.measurements.operators import FunctionOperator
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior, expanded
 from tapmachine.posterior.measurements.task import Task
+from tapmachine.posterior.measurements.vamp import VAMP, ExpectationPropagation
 from tapmachine.posterior.mixture import Posterior, mixture
 from tapmachine.posterior.observations import check_free
 from tapmachine.solver import Scheme
@@ -29,12 +32,13 @@ from tapmachine.solver.starts import StartingPoint, prior_moments
 from tapmachine.solver.validity import default_scheme
 
 EXACT = "exact"  # the posterior is a mixture of Gaussians and requires no engine
-ENGINES: dict[str, type[LinearRelation]] = {"vamp": BySingularValues, "ep": ByFactorization}
+ENGINES: dict[str, type[Engine[Any]]] = {"gamp": GAMP, "vamp": VAMP, "ep": ExpectationPropagation}
 
 EXAMPLE_WEIGHT = 0.7  # weight of an example in an initial state; the neutral state has the remaining weight
 N_SAMPLES, SAMPLE_SWEEPS = 100, 100  # number of samples that are drawn if there are no examples, and number of sweeps
 LOCAL = 12.0  # measurements that depend on fewer than one in 12 components are local
 SMALL = 32  # for matrices whose smaller dimension is at most this number, expectation propagation is always best
+MOST_FACTORIZED, MOST_DECOMPOSED = 1024, 4096  # limits on the smaller dimension of a matrix
 
 
 @torch.no_grad()
@@ -46,7 +50,7 @@ def recover(
     *,
     data: Tensor | np.ndarray[Any, Any] | None = None,
     starts: Sequence[StartingPoint] | None = None,
-    engine: Literal["vamp", "ep"] | None = None,
+    engine: Literal["gamp", "vamp", "ep"] | None = None,
     scheme: Scheme | None = None,
     options: PosteriorOptions | None = None,
 ) -> Posterior:
@@ -66,9 +70,10 @@ def recover(
             measurements.
         starts: List of initial states that replaces the default list. Each is a tensor of shape (K, n_visible), or
             another value that the argument `start` of `solve` accepts.
-        engine: Message-passing algorithm (default: chosen from the matrix). "vamp" (vector approximate message passing)
-            is suited to matrices whose measurements depend on many components. "ep" (expectation propagation) is
-            slower; it is suited to signals with few components and to local measurements such as a blur.
+        engine: Message-passing algorithm (default: chosen from the matrix). "gamp" (generalized approximate message
+            passing) is suited to matrices with independent entries. "vamp" (vector approximate message passing) is
+            suited to any matrix whose measurements depend on many components. "ep" (expectation propagation) is slower;
+            it is suited to signals with few components and to local measurements such as a blur.
         scheme: Mean-field scheme of the machine (default: `TAP()`; `AdaptiveTAP()` for machines fitted to real-valued
             tables).
         options: Number of neighbors, temperature, tolerance and other options (default: `PosteriorOptions()`).
@@ -97,10 +102,9 @@ def recover(
     exact = exact_recovery(machine, y, channel) if name == EXACT else None
     if exact is not None:
         return exact
-    used = in_double(machine)  # free energies are small differences of large terms
-    measured = channel.check_measurements(y).to(used.device, used.dtype)
-    relation = ENGINES[name](channel.matrix.to(measured))
-    task = Task(MachinePrior(used, scheme or default_scheme(machine)), measured, channel, relation)
+    # Free energies are small differences of large terms, so float64 is used, except for user-defined functions.
+    used = machine if isinstance(channel.operator, FunctionOperator) else in_double(machine)
+    task = Task.of(MachinePrior(used, scheme or default_scheme(machine)), y, channel, ENGINES[name])
     initial = Starts.of(used, data, starts, len(task.y), options)
     neutral = _neutral_start(used, initial.examples)
     if channel.noise is None:
@@ -124,7 +128,8 @@ def check_measurements(channel: Measurements, machine: BoltzmannMachine) -> Meas
     if not isinstance(channel, Measurements):
         raise ValueError(f"channel is {channel!r}; expected measurements such as LinearMeasurements(F, noise=0.1)")
     channel.check_size(int(np.prod(machine.layers[0].state_shape)))
-    if not bool(channel.matrix.any()):
+    unmeasured = channel.operator.unmeasured()
+    if unmeasured is not None and bool(unmeasured.all()):
         raise ValueError("all entries of matrix are 0; expected at least one nonzero entry")
     return channel
 
@@ -134,16 +139,23 @@ def fitting_engine(channel: Measurements, machine: BoltzmannMachine | None = Non
 
     For linear measurements and a machine whose visible distribution is a mixture of Gaussians, the result is `EXACT`.
     """
-    matrix, is_linear = channel.matrix, isinstance(channel, LinearMeasurements)
-    if machine is not None and is_linear:
+    operator = channel.operator
+    matrix, smaller = operator.dense(), min(operator.shape)
+    if matrix is None:
+        return "vamp" if operator.unmeasured() is None else "gamp"
+    if machine is not None and isinstance(channel, LinearMeasurements):
         exact = mixture_of(machine)
         if exact is not None and not exact.blocks:
             return EXACT
     squares, tiny = matrix.double().square(), torch.finfo(torch.float64).tiny
     n_dependent = float((squares.sum(1) ** 2 / squares.square().sum(1).clamp(min=tiny)).mean())  # components
-    is_local = is_linear and n_dependent * LOCAL < matrix.shape[1]
-    is_measured = bool((matrix != 0).any(0).all())
-    return "ep" if is_local or not is_measured or min(matrix.shape) <= SMALL else "vamp"
+    is_local = n_dependent * LOCAL < operator.shape[1] and isinstance(channel, LinearMeasurements)
+    unmeasured = operator.unmeasured()
+    if is_local or (unmeasured is not None and bool(unmeasured.any())):  # components require separate precisions
+        return "ep" if smaller <= MOST_FACTORIZED else "gamp"
+    if smaller <= SMALL:
+        return "ep"
+    return "vamp" if smaller <= MOST_DECOMPOSED else "gamp"
 
 
 def _neutral_start(machine: BoltzmannMachine, examples: Tensor | None) -> Layers:
@@ -170,11 +182,11 @@ def _starts(task: Task, neutral: Layers, initial: Starts, rows: Tensor) -> list[
         ]
     if initial.examples is None:
         return [first]
-    z = initial.examples.flatten(1) @ task.relation.matrix.T + task.channel.bias.to(task.y)
+    measured = task.channel.expected(task.operator.forward(initial.examples.flatten(1)) + task.channel.bias.to(task.y))
     mean, variance = first[0]
     return [first] + [
         _completed(machine, [Moments(torch.lerp(mean, example, EXAMPLE_WEIGHT), variance)])
-        for example in initial.neighbors(task.y, task.channel.expected(z))
+        for example in initial.neighbors(task.y, measured)
     ]
 
 

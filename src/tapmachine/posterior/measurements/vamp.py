@@ -20,13 +20,18 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.posterior.measurements.base import Measurements
+from tapmachine.posterior.measurements.engine import Engine, adapted
 from tapmachine.posterior.measurements.kinds import LOG_2PI, CountMeasurements, LinearMeasurements
-from tapmachine.posterior.measurements.linear_relation import LinearRelation
+from tapmachine.posterior.measurements.linear_relation import (
+    ByConjugateGradients,
+    ByFactorization,
+    BySingularValues,
+    LinearRelation,
+)
 from tapmachine.posterior.measurements.messages import Limits, Message, log_normal, returned
+from tapmachine.posterior.measurements.operators import Operator
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior, flat, mean_change
 
-FIRST_SPEED, SLOWEST = 0.7, 0.1  # weight of the new messages in the first iteration, and the smallest weight
-SLOWER, FASTER = 0.7, 1.1  # factors of the weight if the change in the moments has increased or decreased
 UNEXPLAINED = 0.1  # fraction of the residual that counts as noise, so that early estimates keep some uncertainty
 
 
@@ -46,82 +51,66 @@ class VAMPState(NamedTuple):
         return Tilt(field, precision.expand_as(field))
 
 
-class VAMP:
-    """Iteration of vector approximate message passing or of expectation propagation, depending on the relation.
+class VAMP(Engine[VAMPState]):
+    """Engine for vector approximate message passing (VAMP)."""
 
-    Args:
-        prior: Machine to use as the prior of the signals.
-        relation: Solver for the linear relation z = Fx, with one precision per signal (VAMP) or per component (EP).
-        channel: Measurement model of y given z.
-        y: Measurements, of shape (K, M).
-        noise_variance: Variance of the noise on z, of shape (K, 1).
-    """
+    first_speed, slowest = 0.7, 0.1
+    per_component = False
 
     def __init__(
-        self, prior: MachinePrior, relation: LinearRelation, channel: Measurements, y: Tensor, noise_variance: Tensor
+        self, prior: MachinePrior, operator: Operator, channel: Measurements, y: Tensor, noise_variance: Tensor
     ) -> None:
-        self.prior, self.relation, self.channel, self.y, self.noise_variance = (
-            prior,
-            relation,
-            channel,
-            y,
-            noise_variance,
-        )
-        self.bias, self.per_component = channel.bias.to(y), relation.per_component
+        super().__init__(prior, operator, channel, y, noise_variance)
         self.limits = Limits(0.0, torch.inf), Limits(0.0, torch.inf)  # limits of messages about x and z, set by begin
+        self.linear = self.relation(operator, y)
+
+    def relation(self, operator: Operator, like: Tensor) -> LinearRelation:
+        """Create the solver for the linear relation z = Fx."""
+        decomposition = operator.singular_values()
+        return BySingularValues(operator, decomposition) if decomposition else ByConjugateGradients(operator, like)
 
     def begin(self, layers: Layers) -> VAMPState:
-        """Compute the initial state of all signals from initial moments of all layers."""
         mean, variance = flat(layers)
         spread = variance if self.per_component else variance.mean(1, keepdim=True)
         spread = spread.clamp(min=torch.finfo(mean.dtype).eps)
         known = Message(mean / spread, 1 / spread)  # as for a normal prior with these moments
-        variance_of_z = (variance @ self.relation.matrix.square().T).mean(1, keepdim=True)
+        variance_of_z = self.operator.forward_squares(variance).mean(1, keepdim=True)
         variance_of_z = variance_of_z.clamp(min=torch.finfo(mean.dtype).tiny ** 0.5)
         self.limits = Limits.around(variance), Limits.around(variance_of_z)
-        z = mean @ self.relation.matrix.T
+        z = self.operator.forward(mean)
         rows = torch.arange(len(mean), device=mean.device)
         of_outputs = self._of_outputs(Message(z / variance_of_z, 1 / variance_of_z), z, rows)
-        to_prior, to_outputs, _ = self.relation.answer(known, of_outputs, self.limits)
-        speed = mean.new_full((len(mean),), FIRST_SPEED)
+        to_prior, to_outputs, _ = self.linear.answer(known, of_outputs, self.limits)
+        speed = mean.new_full((len(mean),), self.first_speed)
         return VAMPState(layers, to_prior, to_outputs, speed, torch.full_like(speed, torch.inf))
 
     def step(self, state: VAMPState, rows: Tensor) -> VAMPState:
-        """Compute the next state of the signals with the indices `rows`."""
         weight = state.speed.unsqueeze(1)
         layers = self.prior.respond(state.tilt, state.layers)
         new, old = flat(layers), flat(state.layers)
         of_prior = returned(new, state.to_prior, self.per_component, self.limits[0])
-        of_outputs = self._of_outputs(state.to_outputs, new.mean @ self.relation.matrix.T, rows)
-        to_prior, to_outputs, _ = self.relation.answer(of_prior, of_outputs, self.limits)
+        of_outputs = self._of_outputs(state.to_outputs, self.operator.forward(new.mean), rows)
+        to_prior, to_outputs, _ = self.linear.answer(of_prior, of_outputs, self.limits)
         change = mean_change(new, old) / state.speed**2
         return VAMPState(
             layers,
             to_prior.damped(state.to_prior, weight),
             to_outputs.damped(state.to_outputs, weight),
-            (state.speed * torch.where(change < state.change, FASTER, SLOWER)).clamp(SLOWEST, 1.0),
+            adapted(state.speed, change, state.change, self.slowest),
             change,
         )
 
-    def free_energy(self, state: VAMPState, tilted: Tensor, rows: Tensor) -> Tensor:  # (K,)
-        """Compute −ln ∫ exp(−E(x)) P(y|x) dx in the Bethe approximation.
-
-        Args:
-            state: State of the signals.
-            tilted: Free energy F of the tilted machine, of shape (K,).
-            rows: Indices of the signals.
-        """
+    def free_energy(self, state: VAMPState, tilted: Tensor, rows: Tensor) -> Tensor:
         # Log-integrals of the three parts, minus the log-integrals of the message products that two parts exchange.
         of_prior = returned(flat(state.layers), state.to_prior, self.per_component, self.limits[0])
         of_outputs = self._of_outputs(state.to_outputs, None, rows)
-        *_, log_integral = self.relation.answer(of_prior, of_outputs, self.limits)
+        *_, log_integral = self.linear.answer(of_prior, of_outputs, self.limits)
         log_evidence = log_integral - log_normal(of_prior.times(state.to_prior)) + self._log_outputs(state, rows)
         if not isinstance(self.channel, LinearMeasurements):
             log_evidence = log_evidence - log_normal(of_outputs.times(state.to_outputs))
         return tilted - log_evidence
 
-    def about_outputs(self, state: VAMPState, rows: Tensor) -> Moments:  # (K, M)
-        """Compute the posterior mean and variance of z = Fx + b."""
+    def about_outputs(self, state: VAMPState, rows: Tensor) -> Moments:
         return self.channel.respond(self.y[rows], self._received(state.to_outputs), self.noise_variance[rows]).moments
 
     def _of_outputs(self, received: Message, estimate: Tensor | None, rows: Tensor) -> Message:
@@ -150,3 +139,12 @@ class VAMP:
             return log_evidence.sum(1) + log_normal(state.to_outputs)
         y, noise = (self.y[rows] - self.bias).double(), self.noise_variance[rows].double()
         return -0.5 * (y**2 / noise + LOG_2PI + noise.log()).sum(1)
+
+
+class ExpectationPropagation(VAMP):
+    """Engine for expectation propagation (EP)."""
+
+    per_component = True
+
+    def relation(self, operator: Operator, like: Tensor) -> LinearRelation:
+        return ByFactorization(operator)
