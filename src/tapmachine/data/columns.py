@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tapmachine.data.errors import DataWarning, warn
+
 Array = np.ndarray[Any, Any]
 
 NUMBERS = ("bool", "int", "float")
@@ -86,6 +88,15 @@ def is_whole(values: Array) -> bool:
     """Return whether all values are integers, such as 181.0, or missing, and at least one is not."""
     seen = values[~np.isnan(values)]
     return bool(len(seen) and (abs(seen) < EXACT).all() and (seen == np.round(seen)).all())
+
+
+def check_digits(name: str, values: Array) -> None:
+    """Warn if integers are too large to be represented exactly."""
+    if (abs(values) > EXACT).any():
+        warn(
+            f"column {name!r} contains integers above 2^53, whose last digits are lost; drop it if it is an identifier",
+            DataWarning,
+        )
 
 
 def check_numbers(column: RawColumn) -> None:

@@ -174,12 +174,18 @@ def rows_at_a_time(width: int) -> int:
     return max(1, VALUES_AT_A_TIME // max(1, width))
 
 
+def unmasked(values: Any) -> Any:
+    """Return a masked array as floats with NaN for masked values, and other values as they are."""
+    return values.astype(np.float64).filled(np.nan) if isinstance(values, np.ma.MaskedArray) else values
+
+
 def from_array(values: np.ndarray[Any, Any], name: str) -> Tensor:
     """Convert an array of real numbers to a tensor, which may share the memory of the array.
 
     Raises:
         ValueError: If the array does not contain real numbers of at most 64 bits.
     """
+    values = unmasked(values)
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
         raise ValueError(f"{name} contains {values.dtype.name}; expected real numbers of at most 64 bits")
     # torch requires writable memory and native byte order.

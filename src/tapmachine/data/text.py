@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tapmachine.data.columns import RawColumn, is_whole
+from tapmachine.data.columns import RawColumn, check_digits, is_whole
 from tapmachine.data.errors import DataError, DataWarning, warn
 
 Array = np.ndarray[Any, Any]
@@ -124,6 +124,8 @@ def from_csv(
         if found is not None and len(found.values):
             kind = "int" if is_whole(found.values) else "float"
             raw.append(RawColumn(label, kind, found.values, kind))
+            if kind == "float" and all(cell.isdecimal() for cell in cells if cell not in GAPS):
+                check_digits(label, found.values)
             if found.example is not None:
                 value = f"{found.values[found.example]:.12g}"
                 notes.append(f"{path}: {cells[found.example]!r} in column {label} is read as {value}, others likewise")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tapmachine.data.errors import RunError
+from tapmachine.data.errors import FileError, RunError
 from tapmachine.data.rows import LazyRows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.files import read_tensors, rebuild
@@ -36,6 +36,7 @@ class Session:
         description: Description of the data that is stored with the machine.
         epoch: Epoch of the last checkpoint, or of the machine file.
         codec: Conversion of rows of data to states of the visible units, and back.
+        image_shape: Height and width of the rows; None if they are not images.
 
     Raises:
         RunError: If the path is not a run directory, or if no checkpoint has been saved yet.
@@ -51,16 +52,23 @@ class Session:
         # The epoch is read before the machine, which is written first: the run may save a checkpoint in between.
         last = 0 if self.run is None else self.run.last_epoch() or 0
         self.machine, self.description = read_machine(self.run or self.path, None, device)
-        self.epoch = int(self.description.get("epoch", 0)) if self.run is None else last
         self.settings = settings or _settings_of_file(self.path, self.machine)
         columns, schema = self.description.get("columns"), self.description.get("schema")
-        self.codec = codec_of(self.settings, None if schema is None else Schema.from_dict(schema), columns)
+        try:
+            self.epoch = int(self.description.get("epoch", 0)) if self.run is None else last
+            self.codec = codec_of(self.settings, None if schema is None else Schema.from_dict(schema), columns)
+            self.image_shape = self._image_shape()
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise FileError(f"{path}: the description of the data is not valid: {error}") from None
 
-    @property
-    def image_shape(self) -> tuple[int, int] | None:
-        """Height and width of the rows, if they are images."""
-        shape = self.description.get("image_shape")
-        return None if shape is None else (shape[0], shape[1])
+    def _image_shape(self) -> tuple[int, int] | None:
+        shape, n = self.description.get("image_shape"), self.machine.layers[0].n
+        if shape is None:
+            return None
+        height, width = map(int, shape)
+        if height * width != n:
+            raise ValueError(f"images of {height} × {width} do not have {n} pixels")
+        return height, width
 
     @property
     def machines(self) -> "KeptMachines":
@@ -207,6 +215,8 @@ def read_machine(
     origin: dict[str, Any] = description.get("data", {})
     if origin.get("run") not in run.digests():
         raise RunError(f"{path}: the machine belongs to a run with settings different from those of {run.path}")
+    if not isinstance(origin.get("epoch"), int):
+        raise RunError(f"{path}: the description of the machine has no epoch")
     # The machine is written before the checkpoint, and may be ahead of it after a crash.
     if origin["epoch"] != epoch if epoch is not None else origin["epoch"] < last:
         raise RunError(f"{path}: machine of epoch {origin['epoch']}; expected epoch {last if epoch is None else epoch}")

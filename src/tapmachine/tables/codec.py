@@ -178,10 +178,13 @@ class Codec:
             if not all(bool(((part >= 0) & (part == part.round())).all()) for _, part in parts(x)):
                 raise SettingsError("visible is 'categorical', but not all values are non-negative integers")
             return by_rows(lambda part: part.long(), x)
-        largest = max(float(part.abs().max()) for _, part in parts(x))
+        largest, row = max(
+            (float(part.abs().max()), first + int(part.abs().amax(1).argmax())) for first, part in parts(x)
+        )
         if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
             raise SettingsError(
-                f"the largest value is {largest:g}; scale the data to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}"
+                f"the largest value is {largest:g}, in row {row}; correct it, or scale all data to between "
+                f"{SMALLEST_VALUE:g} and {LARGEST_VALUE:g}"
             )
         return x.to(dtype) if isinstance(x, Tensor) else by_rows(lambda part: part.to(dtype), x)
 

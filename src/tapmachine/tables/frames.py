@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tapmachine.data.columns import NUMBERS, RawColumn
+from tapmachine.data.columns import NUMBERS, RawColumn, check_digits
 from tapmachine.data.errors import DataError
+from tapmachine.data.rows import unmasked
 from tapmachine.data.text import TextLayout
 
 Array = np.ndarray[Any, Any]
@@ -27,10 +28,20 @@ def library_of(table: Any) -> str | None:
 
 
 def matrix_and_names(X: Any) -> tuple[Any, list[str] | None]:
-    """Return the matrix and the column names of an AnnData object. Return other input unchanged, without names."""
+    """Return the matrix and the column names of an AnnData object, or other rows without names.
+
+    Masked values of arrays become NaN.
+
+    Raises:
+        ValueError: If the rows are dates, or an AnnData object without a matrix.
+    """
     module = sys.modules.get("anndata")  # an AnnData object exists only if anndata was imported
     if module is None or not isinstance(X, module.AnnData):
-        return X, None
+        if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+            raise ValueError(
+                f"X contains dates ({X.dtype}); convert them to numbers, such as days since the first date"
+            )
+        return unmasked(X), None
     if X.X is None:
         raise ValueError("X is an AnnData object without a matrix; set X.X")
     return (X.to_memory() if X.isbacked else X).X, [str(name) for name in X.var_names]
@@ -111,6 +122,8 @@ def _from_pandas(name: str, series: Any) -> RawColumn:
     kind = getattr(dtype, "kind", "O")
     if kind in "biuf":
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        if kind in "iu":
+            check_digits(name, numbers)
         return RawColumn(name, {"b": "bool", "f": "float"}.get(kind, "int"), numbers, word)
     if kind in "mMc":
         raise ValueError(f"column {name!r} contains {word}; convert it to numbers, or drop it")

@@ -20,6 +20,7 @@ LARGEST_COUNT = 100  # columns with larger integers are real
 LEAST_DISPERSION = (
     0.8  # minimum variance-to-mean ratio of counts; the ratio is 1 for a Poisson distribution and larger for mixtures
 )
+FARTHEST = 1e9  # largest standardized value; its square is part of a log-density
 NAMED = 5  # maximum number of categories listed in descriptions and messages
 
 
@@ -87,7 +88,11 @@ class Column:
             raise ValueError(f"column {self.name!r} contains {column.type}; expected numbers, as in training")
         if self.kind == "count":
             self._reject(column, (column.values < 0) | (column.values != np.round(column.values)), "expected a count")
-        return ((column.values - self.shift) / self.scale)[:, None]
+        rows = ((column.values - self.shift) / self.scale)[:, None]
+        if self.kind == "real":
+            far = abs(rows[:, 0]) > FARTHEST
+            self._reject(column, far, f"more than {FARTHEST:g} standard deviations from the training data")
+        return rows
 
     def _encode_categories(self, column: RawColumn) -> Array:
         codes = {value: code for code, value in enumerate(self.categories)}
@@ -174,7 +179,8 @@ def _pick(column: RawColumn, seen: Array, distinct: list[Any]) -> tuple[str, str
     if column.type == "category":
         return ("binary", "two categories") if len(column.categories) <= 2 else ("categorical", "categories")
     if column.type == "text":
-        return ("binary", "text with two values") if len(distinct) <= 2 else ("categorical", "text")
+        few = "text with two values" if len(distinct) == 2 else "text"
+        return ("binary", few) if len(distinct) <= 2 else ("categorical", "text")
     if column.type == "float":
         return "real", "numbers with decimals"
     if len(distinct) == 2:
