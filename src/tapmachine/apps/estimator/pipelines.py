@@ -13,6 +13,7 @@ from tapmachine.apps.estimator.rbm import RBM
 from tapmachine.data.columns import NUMBERS, RawColumn
 from tapmachine.data.errors import DataError
 from tapmachine.tables.frames import Frame, library_of
+from tapmachine.tables.schema import Schema
 
 Array = np.ndarray[Any, Any]
 
@@ -44,12 +45,15 @@ class _TableEstimator(BaseEstimator):  # type: ignore[misc]
         """Fit the model to columns and a target. Rows are sorted, so that the result does not depend on their order."""
         columns = (*frame.columns, *target)
         check_consistent_length(*(column.values for column in columns))
-        of_numbers = target if library_of(X) else columns  # of arrays and targets, which may be whole numbers
-        kinds = {column.name: "real" for column in of_numbers if column.type == "float"} | (self.columns or {})
+        numbers = target if library_of(X) else columns  # which are real, even if all of them are whole
+        kinds = {own.name: "real" for own in numbers if own.type == "float"} | (self.columns or {})
+        kinds |= {own.name: "categorical" for own in target if len(own.categories) > 1}
+        is_real = all(column.kind == "real" for column in Schema.infer(columns, kinds).columns)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, columns[0].values)
         order = np.lexsort([_ranks(column) for column in columns])
         table = replace(frame, index=None).table([replace(own, values=own.values[order]) for own in columns])
-        self.model_ = RBM(self.n_hidden, columns=kinds or None, random_state=self.random_state)
+        options = {"visible": "gaussian"} if is_real else {"columns": kinds}  # both fit the model of tables
+        self.model_ = RBM(self.n_hidden, random_state=self.random_state, **options)
         self.model_.fit(table, sample_weight=None if weights is None else weights[order])
         return self
 
