@@ -52,7 +52,7 @@ def test_names_in_import_statements():
 
 
 def test_the_reference_is_up_to_date():
-    assert reference.FILE.read_text() == reference.text(), "run python tests/reference.py"
+    assert reference.FILE.read_text() == reference.text(), "run python tools/reference.py"
 
 
 TABLE = ROOT / "examples" / "penguins.csv"  # which the guide reads

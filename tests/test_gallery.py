@@ -45,8 +45,3 @@ def test_a_script_says_how_long_it_takes_and_has_a_picture(script):
     assert 1 <= seconds_stated(script) <= 600
     assert (ROOT / "docs" / "images" / "gallery" / f"{script.stem}.png").is_file()
     assert re.search(rf'savefig\("{script.stem}\.png"', script.read_text())
-
-
-def test_there_are_a_dozen_scripts():
-    assert len(SCRIPTS) >= 12
-    assert {path.stem for path in SCRIPTS} > QUICK

@@ -33,7 +33,6 @@ from tapmachine import (
     find_solutions,
     load,
     rbm,
-    save,
     solve,
     tap_log_likelihood,
 )
@@ -52,7 +51,8 @@ from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 from tapmachine.solver.schemes.layered import LayeredDescent
 from tapmachine.tables.machine import make_machine, make_training
-from tapmachine.training import Monitor, Stopped, Trainer, TrainingOptions, momentum_sgd
+from tapmachine.training import Monitor, Stopped, Trainer, TrainingOptions
+from tapmachine.training.state import TrainingState
 
 EPOCHS = 6
 SELDOM = ("--measure-every", "12", "--save-every", "4")
@@ -76,14 +76,18 @@ def contents(folder):
 # ----- stopped by a signal
 
 
-@pytest.mark.parametrize("deep", [False, True], ids=["rbm", "deep"])
+@pytest.mark.parametrize(
+    ("layers", "objective"),
+    [((5,), None), ((5,), TAPObjective(n_sweeps=4)), ((6, 4), None)],
+    ids=["rbm", "tap", "deep"],
+)
 @pytest.mark.filterwarnings("ignore:the means of hidden layer")
-def test_a_training_stopped_between_batches_goes_on_to_the_bit(deep):
+def test_a_training_stopped_between_batches_goes_on_to_the_bit(layers, objective):
     x = torch.tensor(bars())
 
     def make():
-        machine = dbm([Binary(16), *([Binary(6), Binary(4)] if deep else [Binary(5)])])
-        return Trainer(machine, x, epochs=3, batch_size=20, seed=1)
+        machine = dbm([Binary(16), *map(Binary, layers)])
+        return Trainer(machine, x, epochs=3, batch_size=20, seed=1, objective=objective)
 
     whole = make()
     records = [whole.epoch() for _ in range(3)]
@@ -99,11 +103,14 @@ def test_a_training_stopped_between_batches_goes_on_to_the_bit(deep):
     stopped.batches.take = take
     with pytest.raises(Stopped):
         stopped.epoch()
+    tensors, values = stopped.state()
     resumed = make()
-    resumed.restore(stopped.state())
+    resumed.restore(TrainingState(tensors, json.loads(json.dumps(values))))
     again = [resumed.epoch(), resumed.epoch()]
     for name, value in whole.machine.state_dict().items():
         assert torch.equal(value, resumed.machine.state_dict()[name]), name
+    for value, other in zip(whole.step.averages, resumed.step.averages, strict=True):
+        assert torch.equal(value, other)
     for before, after in zip(records[1:], again, strict=True):
         assert {n: v for n, v in before.items() if n != "seconds"} == {n: v for n, v in after.items() if n != "seconds"}
 
@@ -284,31 +291,6 @@ def test_of_two_processes_one_is_refused(data, tmp_path):
 
 
 # ----- divergence
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e38])
-def test_an_injected_divergence_is_caught_within_a_step(value):
-    x = torch.tensor(bars())
-    machine = rbm(Binary(16), Binary(5))
-    trainer = Trainer(machine, x, epochs=2, batch_size=20, optimizer=momentum_sgd(machine, 0.05), seed=0)
-    trainer.epoch()
-    good = [p.detach().clone() for p in machine.parameters()]
-    real = trainer.step.objective.difference
-    hits = []
-
-    def once(context, on_data, on_model):
-        if not hits:
-            hits.append(1)
-            on_model = on_model * value
-        return real(context, on_data, on_model)
-
-    trainer.step.objective.difference = once
-    with pytest.warns(UserWarning, match="undone"):
-        record = trainer.epoch()
-    assert record["divergences"] >= 1
-    assert all(torch.isfinite(p).all() for p in machine.parameters())
-    assert all(torch.isfinite(z).all() for z in trainer.state().tensors.values() if z.is_floating_point())
-    assert len(good) == len(list(machine.parameters()))
 
 
 VALUES = {
@@ -523,7 +505,6 @@ def signed(description, **tensors):
 
 
 HOSTILE_MACHINES = {
-    "pickle": PICKLE,
     "zip of a pickle": zipped("archive/data.pkl", PICKLE),
     "gzip": gzip.compress(bytes(10**6)),
     "endless header": raw(b"", size=2**63 - 1),
@@ -535,14 +516,12 @@ HOSTILE_MACHINES = {
     "a huge shape": one_tensor(shape=[10**6, 10**6]),
     "objects": one_tensor(dtype="O"),
     "a name that is a path": raw({"../../harm": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
-    "a type that is a function": signed({"kind": "machine", "layers": [{"type": "os.system", "n": 4}]}),
     "a huge layer": signed({"kind": "machine", "layers": [{"type": "Binary", "n": 10**12}, LAYER]}),
     "a layer of names": signed({"kind": "machine", "layers": "Binary"}),
     "many states": signed(
         {"kind": "machine", "layers": [{"type": "Categorical", "n": 4, "q": 10**9}]},
         **{"layers.0.field": torch.zeros(4)},
     ),
-    "no layers": signed({"kind": "machine", "layers": []}),
 }
 
 
@@ -559,35 +538,6 @@ def test_hostile_machines_are_refused_in_little_memory(name, tmp_path, monkeypat
         load(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 * path.stat().st_size / 1024 + 20_000  # KiB
     assert [file.name for file in tmp_path.iterdir()] == ["machine.safetensors"]
-
-
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_a_damaged_machine_is_never_loaded(tmp_path, count):
-    """Bits flipped, parts cut off, bytes put in: an error, or the very same machine."""
-    path, machine, chance, refused = tmp_path / "machine.safetensors", rbm(Binary(4), Binary(3)), random.Random(0), 0
-    save(machine, path)
-    content = path.read_bytes()
-    for _ in range(count):
-        changed = bytearray(content)
-        kind, at = chance.randrange(4), chance.randrange(len(changed))
-        if kind == 0:
-            changed[at] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            del changed[at:]
-        elif kind == 2:
-            changed[at:at] = chance.randbytes(chance.randrange(1, 40))
-        else:
-            end = min(len(changed), at + chance.randrange(1, 200))
-            changed[at:end] = chance.randbytes(end - at)
-        path.write_bytes(changed)
-        try:
-            found = load(path)
-        except FileError:
-            refused += 1
-            continue
-        for name, value in machine.state_dict().items():
-            assert torch.equal(value, found.state_dict()[name])
-    assert refused > 0.96 * count
 
 
 # ----- the doctor

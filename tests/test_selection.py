@@ -10,8 +10,8 @@ import pytest
 import torch
 from run_cases import command
 
-from tapmachine import Binary, TAPObjective, exact_log_likelihood, fit, load, rbm
-from tapmachine.data.errors import Stopped, TrainingWarning
+from tapmachine import Binary, exact_log_likelihood, fit, load, rbm
+from tapmachine.data.errors import TrainingWarning
 from tapmachine.likelihood.report import fit_visible_units, independent_log_likelihood
 from tapmachine.likelihood.unbiased import CAREFUL, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.runs.settings import Settings
@@ -125,27 +125,6 @@ def test_averages_vary_less_than_the_last_values():
             found.append(machine.layers[0].field.detach())
         spread.append(float(torch.stack(found).var(0).sum()))
     assert spread[1] < 0.7 * spread[0]
-
-
-@pytest.mark.parametrize("objective", [None, TAPObjective(n_sweeps=4)], ids=repr)
-def test_a_training_that_is_stopped_within_an_epoch_goes_on_to_the_bit(objective):
-    whole = trainer(objective=objective)
-    for _ in range(4):
-        whole.epoch()
-    first = trainer(objective=objective)
-    first.epoch()
-    before, first.stopping = parameters(first.machine), True
-    with pytest.raises(Stopped):
-        first.epoch()
-    assert not same(parameters(first.machine), before)  # the average has seen another batch
-    tensors, values = first.state()
-    second = trainer(objective=objective)
-    second.restore(TrainingState(tensors, json.loads(json.dumps(values))))
-    assert same(parameters(second.machine), parameters(first.machine))
-    for _ in range(3):
-        second.epoch()
-    assert same(parameters(second.machine), parameters(whole.machine))
-    assert same(second.step.averages, whole.step.averages)
 
 
 def test_what_a_warm_up_changes_is_put_back():
