@@ -39,8 +39,7 @@ from tapmachine.beliefs import Status
 from tapmachine.data.errors import LikelihoodWarning
 from tapmachine.likelihood.annealing.bases import independent_base
 from tapmachine.likelihood.annealing.estimate import Annealing
-from tapmachine.likelihood.annealing.paths import Base, path_from, seeded
-from tapmachine.likelihood.annealing.runs import resample
+from tapmachine.likelihood.annealing.paths import Base, draw_evenly, path_from, seeded
 from tapmachine.likelihood.compare import LikelihoodRow, _disagreements
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import merge_solutions, random_start
@@ -316,10 +315,12 @@ def test_weights_give_samples():
 
 
 def test_runs_are_drawn_by_their_weights():
-    log_weights = torch.tensor([1.0, 2.0, 5.0]).double().log().repeat(2000)
-    drawn = resample(log_weights, torch.Generator().manual_seed(0)) % 3
-    share = torch.bincount(drawn, minlength=3) / 6000
-    torch.testing.assert_close(share, torch.tensor([0.125, 0.25, 0.625]), rtol=0, atol=SIGMAS * 0.5 / 6000**0.5)
+    log_weights = torch.tensor([1.0, 2.0, 5.0]).double().log()
+    drawn = draw_evenly(log_weights, 800, torch.Generator().manual_seed(0))
+    assert torch.bincount(drawn).tolist() == [100, 200, 500]
+    of_rows = draw_evenly(torch.stack((log_weights, -log_weights), 1), 17, torch.Generator().manual_seed(0))
+    assert torch.bincount(of_rows[:, 0]).argmax() == 2
+    assert torch.bincount(of_rows[:, 1]).argmax() == 0
 
 
 def test_same_seed_same_estimate():

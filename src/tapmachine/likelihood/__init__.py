@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tapmachine.likelihood.exact import exact_moments as exact_moments
     from tapmachine.likelihood.pseudo import pseudo_log_likelihood as pseudo_log_likelihood
     from tapmachine.likelihood.result import LogLikelihood as LogLikelihood
+    from tapmachine.likelihood.sampling import Equilibrium as Equilibrium
+    from tapmachine.likelihood.sampling import equilibrium as equilibrium
     from tapmachine.likelihood.tap import tap_log_likelihood as tap_log_likelihood
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

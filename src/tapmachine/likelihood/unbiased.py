@@ -4,7 +4,6 @@ The mean weight of annealed importance sampling is an unbiased estimate of Z for
 overestimate or underestimate ln Z. A TAP log-likelihood is therefore reported together with an unbiased one.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,9 +12,8 @@ from torch import Tensor
 from tapmachine.data.errors import LikelihoodWarning, warn
 from tapmachine.data.rows import spaced
 from tapmachine.exact import closed_log_partition, mixture_of
-from tapmachine.likelihood.annealing.bases import class_base, independent_base, solution_base
-from tapmachine.likelihood.annealing.estimate import COLLAPSED, AnnealedEstimate, anneal_until
-from tapmachine.likelihood.annealing.paths import Base
+from tapmachine.likelihood.annealing.estimate import anneal_until
+from tapmachine.likelihood.annealing.trials import N_RUNS, SIGNIFICANT, TOLERANCE, Trial, anneal_from_bases
 from tapmachine.likelihood.exact import can_enumerate, exact_log_partition, observed_weight_by_enumeration
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import clamped_log_weight
@@ -25,10 +23,6 @@ from tapmachine.machine.checks import for_scoring, in_double, n_units
 from tapmachine.machine.conditioning import clamp, hidden_machine
 from tapmachine.solver import TAP
 
-TOLERANCE = 0.1  # nats: standard error at which annealing stops
-N_RUNS, PILOT = 100, 100  # runs of each estimate of ln Z; temperatures at which all bases are compared
-SIGNIFICANT = 3.0  # standard errors
-SURE = 3.0  # nats by which an unbiased estimate of Z exceeds Z with a probability of at most exp(−3)
 N_RUNS_OF_ROW, FEWEST_TEMPERATURES = 20, 20  # runs per row, and the first number of temperatures to try
 
 
@@ -102,7 +96,8 @@ def unbiased_log_partition(
     """
     if closed_log_partition(machine, effort.bits) is not None or can_enumerate(machine, effort.bits):
         return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
-    best, trials = anneal_from_bases(machine, data, effort, seed=seed)
+    with_classes = data is not None and not effort.in_training
+    best, trials = anneal_from_bases(machine, data, effort.temperatures, N_RUNS, effort.n_starts, with_classes, seed)
     partition = _compared(best, trials)
     weight = None if data is None or len(machine.layers) > 2 else _log_weight_of_distinct(*for_scoring(machine, data))
     if weight is not None and weight > partition.value:
@@ -111,63 +106,6 @@ def unbiased_log_partition(
     if partition.problem and not effort.in_training:
         warn(f"{partition.problem}. Log-likelihoods may be too high", LikelihoodWarning)
     return partition
-
-
-class Trial(NamedTuple):
-    """Estimate of ln Z from one base."""
-
-    base: Base
-    estimate: AnnealedEstimate
-
-    @property
-    def value(self) -> float:
-        """Value of ln Z."""
-        return float(self.estimate.log_partition)
-
-    @property
-    def error(self) -> float:
-        """Standard error of ln Z, or the standard deviation of its runs if the weights have collapsed."""
-        return _honest_error(self.estimate)
-
-    @property
-    def lower_bound(self) -> float:
-        """Lower bound on ln Z: an unbiased estimate of Z may be much smaller than Z, but is rarely much larger."""
-        return self.value - min(SIGNIFICANT * self.error, SURE)
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g} ± {self.error:.2g} from {self.base.name}"
-
-
-def anneal_from_bases(
-    machine: BoltzmannMachine, data: Tensor | None, effort: Effort, n_runs: int = N_RUNS, seed: int = 0
-) -> tuple[Trial, list[Trial]]:
-    """Anneal from independent units, from the machine's solutions and from classes of rows, and continue from the best.
-
-    Returns:
-        The best estimate, and the estimates from all bases with few temperatures.
-    """
-    bases = [independent_base(machine, data, seed), solution_base(machine, data, seed, effort.n_starts)]
-    bases += [] if data is None or effort.in_training else [class_base(machine, data, seed)]
-
-    def trial(base: Base, temperatures: Sequence[int]) -> Trial:
-        def is_enough(estimate: AnnealedEstimate) -> bool:
-            return _honest_error(estimate) < TOLERANCE
-
-        return Trial(base, anneal_until(is_enough, machine, temperatures, n_runs=n_runs, base=base, seed=seed))
-
-    pilot = min(PILOT, effort.temperatures[0])
-    trials = [trial(base, (pilot,)) for base in bases if base is not None]
-    best, more = _best(trials), [n for n in effort.temperatures if n > pilot]
-    if more and not best.error < TOLERANCE / 2:
-        best = _best([trial(best.base, more), *(other for other in trials if other is not best)])
-    return best, trials
-
-
-def _best(trials: list[Trial]) -> Trial:
-    """Return the trial with the largest effective sample size among those that have not missed any modes."""
-    bound = max(trial.lower_bound for trial in trials)
-    complete = [t for t in trials if t.value + SIGNIFICANT * float(t.estimate.standard_error) >= bound]
-    return max(complete, key=lambda trial: float(trial.estimate.effective_sample_size))
 
 
 def _compared(best: Trial, trials: list[Trial]) -> LogPartition:
@@ -199,15 +137,6 @@ def _log_weight_of_distinct(
     weights = log_weight(machine, rows) if weights is None else weights
     first = torch.full((int(index.max()) + 1,), -torch.inf, dtype=weights.dtype, device=weights.device)
     return float(first.scatter_reduce(0, index, weights, "amax").logsumexp(0))
-
-
-def _honest_error(estimate: AnnealedEstimate) -> float:
-    """Return the standard error of an estimate, or the standard deviation of its runs if the weights have collapsed.
-
-    The standard error is meaningless if a few runs carry most of the weight.
-    """
-    collapsed = float(estimate.effective_sample_size) < COLLAPSED * estimate.n_runs
-    return float(estimate.log_weights.std() if collapsed else estimate.standard_error)
 
 
 @torch.no_grad()

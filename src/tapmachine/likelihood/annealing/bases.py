@@ -60,16 +60,17 @@ def solution_base(
 ) -> Base | None:
     """Return a mixture of a machine's mean-field solutions with weights exp(−F), or None if there are none.
 
-    The solutions start from rows of data, if any, from random points, and from the bounds of the visible units.
+    The solutions start from rows of data, if any, from random points, from the bounds of the visible units, and from
+    the visible means if a single hidden unit is active.
 
     Args:
         machine: Machine that is not conditioned on rows.
         data: Rows from which solutions start, shape (N, n_visible).
         seed: Random seed of the random points (default: 0).
-        n_starts: Maximum number of rows, and number of random points (default: 100).
+        n_starts: Number of random points, and maximum number of rows and of hidden units (default: 100).
     """
     random = random_start(machine, n_starts, seeded(machine.device, seed, "starts")).mean
-    starts = [random, *_corners(machine.layers[0])]
+    starts = [random, *_corners(machine.layers[0]), *_means_given_single_units(machine, n_starts)]
     if data is not None:
         starts.append(spaced(check_rows(machine, data), n_starts))
     means = torch.cat(starts)
@@ -117,24 +118,22 @@ def class_base(machine: BoltzmannMachine, data: Tensor, seed: int = 0) -> Base:
     return _mixture("classes", machine, of_classes, ((counts + 1) / (counts + 1).sum()).double())
 
 
-def joined(bases: Sequence[Base]) -> Base:
-    """Return a mixture of the components of several bases, each of which has the same share."""
-    even = [torch.cat(fields) for fields in zip(*(base.fields for base in bases), strict=True)]
-    fields = [field if index % 2 == 0 else field.mean(0, keepdim=True) for index, field in enumerate(even)]
-    return Base(" and ".join(base.name for base in bases), tuple(fields), torch.cat([base.offsets for base in bases]))
-
-
 def _mixture(name: str, machine: BoltzmannMachine, means: Sequence[Tensor], weights: Tensor) -> Base:
-    """Return a mixture with given means of the layers, shape (K, *state_shape) each, and weights, shape (K,)."""
+    """Return a mixture with given means of the even layers, shape (K, *state_shape) each, and weights, shape (K,).
+
+    Fields on the odd layers compensate for their priors. Hidden units that are active only in some modes because of a
+    large bias would otherwise change abruptly along the path.
+    """
     fields, offsets = [], weights.log()
     for index, (layer, mean) in enumerate(zip(machine.layers, means, strict=True)):
+        zero = torch.zeros_like(mean[:1])
         if index % 2:
-            mean = torch.einsum("k,k...->...", weights.to(mean), mean).unsqueeze(0)
-        at_rest = layer.moments(Tilt(torch.zeros_like(mean[:1]), 0.0)).mean
-        field = layer.field_with_mean(torch.lerp(mean, at_rest.expand_as(mean), AT_REST))
-        fields.append(field)
-        if index % 2 == 0:
-            offsets = offsets - layer.log_partition(Tilt(field, 0.0)).sum(-1, dtype=torch.float64)
+            prior = layer.prior_field
+            fields.append(zero if prior is None else -prior.detach().expand_as(zero))
+            continue
+        at_rest = layer.moments(Tilt(zero, 0.0)).mean
+        fields.append(layer.field_with_mean(torch.lerp(mean, at_rest.expand_as(mean), AT_REST)))
+        offsets = offsets - layer.log_partition(Tilt(fields[-1], 0.0)).sum(-1, dtype=torch.float64)
     return Base(name, tuple(fields), offsets)
 
 
@@ -145,6 +144,19 @@ def _corners(units: Units) -> list[Tensor]:
         units.moments(Tilt((sign * strong * torch.isfinite(bound)).unsqueeze(0), 0.0)).mean
         for sign, bound in zip((-1, 1), units.bounds(), strict=True)
     ]
+
+
+def _means_given_single_units(machine: BoltzmannMachine, count: int) -> list[Tensor]:
+    """Return the visible means if all units of the first hidden layer are at their lower bounds, except one."""
+    if machine.is_pairwise:
+        return []
+    hidden = machine.layers[1]
+    lower, upper = _corners(hidden)
+    is_active = spaced(torch.eye(hidden.n, dtype=torch.bool, device=machine.device), count)
+    states = torch.where(is_active.view(*is_active.shape, *[1] * (lower.dim() - 2)), upper, lower)
+    others: list[Tensor | None] = [None] * len(machine.layers)
+    others[1] = states
+    return [machine.conditional(0, others).mean]
 
 
 def _priors(machine: BoltzmannMachine) -> Base:

@@ -13,8 +13,8 @@ from torch import Tensor
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
 from tapmachine.likelihood.annealing.bases import independent_base
-from tapmachine.likelihood.annealing.paths import Base, seeded
-from tapmachine.likelihood.annealing.runs import BLOCK, make_runs, pick, resample
+from tapmachine.likelihood.annealing.paths import Base, draw_evenly, seeded
+from tapmachine.likelihood.annealing.runs import BLOCK, make_runs
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.weight import check_normalizable, log_weight
 from tapmachine.machine import BoltzmannMachine
@@ -92,9 +92,18 @@ class AnnealedEstimate:
         """Number of runs."""
         return len(self.log_weights)
 
-    def weighted_samples(self, seed: int = 0) -> tuple[Tensor, ...]:
-        """Return samples of the machine, one per run: the final states, resampled in proportion to their weights."""
-        return pick(resample(self.log_weights, seeded(self.log_weights.device, seed, "resample")), self.samples)
+    def weighted_samples(self, count: int | None = None, seed: int = 0) -> tuple[Tensor, ...]:
+        """Return samples of all layers: the final states, resampled in proportion to their weights.
+
+        Args:
+            count: Number of samples (default: one per run).
+            seed: Random seed (default: 0).
+        """
+        generator = seeded(self.log_weights.device, seed, "resample")
+        index = draw_evenly(self.log_weights, self.n_runs if count is None else count, generator)
+        return tuple(
+            x.take_along_dim(index.view(*index.shape, *[1] * (x.dim() - index.dim())), 0) for x in self.samples
+        )
 
     def __repr__(self) -> str:
         runs = f"{self.n_runs} runs over {len(self.betas) - 1} temperatures"

@@ -8,6 +8,7 @@ more categorical variable: it is summed over in the weights, and drawn given the
 
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -87,23 +88,31 @@ class AnnealingPath(ABC):
 
     def log_partition_at_start(self) -> Tensor:  # () or (rows,), float64
         """Value of ln Z at β = 0, minus the logarithm of the number of components, which are summed over at β = 1."""
-        return self._log_weights().logsumexp(0) - log(len(self.offsets))
+        return self.log_weights().logsumexp(0) - log(len(self.offsets))
 
     def draw(self, n_chains: int, generator: torch.Generator) -> States:
         """Draw exact samples of the kept layers at β = 0, with evenly spaced quantiles of the component."""
         labels = None
         if len(self.offsets) > 1:
-            shares = self._log_weights().softmax(0).cumsum(0).movedim(0, -1).contiguous()  # (K,) or (rows, K)
-            shift = torch.rand((*shares.shape[:-1], 1), generator=generator, dtype=shares.dtype, device=shares.device)
-            points = (torch.arange(n_chains, device=shares.device) + shift) / n_chains
-            labels = torch.searchsorted(shares, points).clamp(max=len(self.offsets) - 1).movedim(-1, 0)
+            labels = draw_evenly(self.log_weights(), n_chains, generator)
         batch = (n_chains,) if self.n_rows is None else (n_chains, self.n_rows)
         return tuple(
             self._draw(index, self._field_of(index, labels).expand(*batch, *self.layers[index].state_shape), generator)
             for index in self.kept
         )
 
-    def _log_weights(self) -> Tensor:  # (K,) or (K, rows), float64
+    def shares(self, states: Sequence[Tensor], weights: Tensor | None = None) -> Tensor:  # (K,), float64
+        """Return the share of the states of all layers that are most probable in each component of the base.
+
+        Args:
+            states: States of all layers, shape (S, *state_shape).
+            weights: Weights of the states, shape (S,) (default: equal).
+        """
+        nearest = self._exponents(tuple(states[index] for index in self.kept)).argmax(-1)
+        counts = torch.bincount(nearest, weights, minlength=len(self.offsets)).double()
+        return counts / counts.sum()
+
+    def log_weights(self) -> Tensor:  # (K,) or (K, rows), float64
         """Logarithms of the weights of the components at β = 0."""
         per_layer = [
             layer.log_partition(Tilt(field, 0.0)).sum(-1, dtype=torch.float64)
@@ -229,6 +238,23 @@ class PairwisePath(AnnealingPath):
 def path_from(base: Base, machine: BoltzmannMachine) -> AnnealingPath:
     """Return a path from a mixture of independent units to a machine."""
     return PairwisePath(machine, base) if machine.is_pairwise else LayeredPath(machine, base)
+
+
+def draw_evenly(log_weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Draw indices in proportion to weights, at evenly spaced quantiles, so that shares are as exact as possible.
+
+    Args:
+        log_weights: Logarithms of the weights, shape (K,) or (K, rows).
+        count: Number of indices.
+        generator: Random number generator.
+
+    Returns:
+        Indices in increasing order, shape (count,) or (count, rows).
+    """
+    quantiles = log_weights.softmax(0).cumsum(0).movedim(0, -1).contiguous()
+    shift = torch.rand((*quantiles.shape[:-1], 1), generator=generator, dtype=quantiles.dtype, device=quantiles.device)
+    points = (torch.arange(count, device=quantiles.device) + shift) / count
+    return torch.searchsorted(quantiles, points).clamp(max=len(log_weights) - 1).movedim(-1, 0)
 
 
 def seeded(device: torch.device, seed: int, purpose: str, index: int = 0) -> torch.Generator:

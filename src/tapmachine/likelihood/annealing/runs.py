@@ -1,6 +1,6 @@
 """Runs of annealed importance sampling, computed in reproducible blocks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -146,15 +146,3 @@ def _gathered(runs: Runs) -> Runs:
 def _no_runs(machine: BoltzmannMachine) -> Runs:
     states = [torch.empty((0, *layer.state_shape), dtype=layer.dtype, device=layer.device) for layer in machine.layers]
     return Runs(torch.empty(0, dtype=torch.float64, device=machine.device), states)
-
-
-def resample(log_weights: Tensor, generator: torch.Generator) -> Tensor:  # (chains,) or (chains, rows), both ways
-    """Resample chains with replacement, in proportion to their weights, and return the selected indices."""
-    weights = log_weights.softmax(0)
-    index = torch.multinomial(weights.transpose(0, -1), len(weights), replacement=True, generator=generator)
-    return index.transpose(0, -1)
-
-
-def pick(index: Tensor, states: Sequence[Tensor]) -> States:
-    """Return the states of the chains at the given indices."""
-    return tuple(x.gather(0, index.view(*index.shape, *[1] * (x.dim() - index.dim())).expand_as(x)) for x in states)
