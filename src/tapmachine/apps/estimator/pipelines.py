@@ -41,14 +41,16 @@ class _TableEstimator(BaseEstimator):  # type: ignore[misc]
         named = zip(frame.columns, self._names, strict=True)
         return replace(frame, columns=tuple(replace(column, name=name) for column, name in named))
 
-    def _fit(self, X: Any, frame: Frame, sample_weight: Any, *target: RawColumn) -> Self:
+    def _fit(self, X: Any, sample_weight: Any, frame: Frame, *target: RawColumn, kind: str | None = None) -> Self:
         """Fit the model to columns and a target. Rows are sorted, so that the result does not depend on their order."""
         columns = (*frame.columns, *target)
         check_consistent_length(*(column.values for column in columns))
-        numbers = target if library_of(X) else columns  # which are real, even if all of them are whole
-        kinds = {own.name: "real" for own in numbers if own.type == "float"} | (self.columns or {})
-        kinds |= {own.name: "categorical" for own in target if len(own.categories) > 1}
-        is_real = all(column.kind == "real" for column in Schema.infer(columns, kinds).columns)
+        kinds = (self.columns or {}) | ({self._target: kind} if kind else {})
+        inferred = {column.name: column.kind for column in Schema.infer(columns, kinds).columns}
+        for column in columns:  # floats may be whole numbers in the training data only
+            if column.type == "float" and (library_of(X) is None or inferred[column.name] == "count"):
+                kinds.setdefault(column.name, "real")
+        is_real = {*(inferred | kinds).values()} == {"real"}
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, columns[0].values)
         order = np.lexsort([_ranks(column) for column in columns])
         table = replace(frame, index=None).table([replace(own, values=own.values[order]) for own in columns])
@@ -94,7 +96,7 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, _TableEstimator):  # ty
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model to the observed values of a DataFrame or an array. `y` is ignored."""
-        return self._fit(X, self._read(X, reset=True), sample_weight)
+        return self._fit(X, sample_weight, self._read(X, reset=True))
 
     def transform(self, X: Any) -> Any:
         """Impute the missing values of rows. The result has the type of X."""
@@ -118,7 +120,6 @@ class RBMClassifier(ClassifierMixin, _TableEstimator):  # type: ignore[misc]
     Attributes:
         classes_: The classes.
         model_: The fitted `RBM`, whose last column contains the classes.
-        n_features_in_, feature_names_in_: Number and names of the columns of X, as in scikit-learn.
 
     Example:
         >>> from sklearn.datasets import load_iris
@@ -138,7 +139,8 @@ class RBMClassifier(ClassifierMixin, _TableEstimator):  # type: ignore[misc]
         frame = self._read(X, reset=True)
         self.classes_, codes = np.unique(y, return_inverse=True)
         names = np.array([str(value) for value in self.classes_], object)
-        return self._fit(X, frame, sample_weight, RawColumn(self._target, "category", names[codes], "Enum", (*names,)))
+        target = RawColumn(self._target, "category", names[codes], "Enum", (*names,))
+        return self._fit(X, sample_weight, frame, target, kind="categorical" if len(names) > 1 else None)
 
     def predict_proba(self, X: Any) -> Array:
         """Compute the probability of each class given the row, (n_samples, n_classes), in the order of `classes_`."""
@@ -162,22 +164,22 @@ class RBMRegressor(RegressorMixin, _TableEstimator):  # type: ignore[misc]
 
     Attributes:
         model_: The fitted `RBM`, whose last column contains the target.
-        n_features_in_, feature_names_in_: Number and names of the columns of X, as in scikit-learn.
 
     Example:
-        >>> from sklearn.datasets import load_diabetes
+        >>> from sklearn.datasets import load_iris
         >>> from tapmachine import RBMRegressor
-        >>> x, y = load_diabetes(return_X_y=True)
-        >>> mean, deviation = RBMRegressor(n_hidden=4).fit(x, y).predict(x[:3], return_std=True)
-        >>> mean.shape, deviation.shape
-        ((3,), (3,))
+        >>> x, y = load_iris().data[:, :3], load_iris().data[:, 3]
+        >>> x[::5, 0] = float("nan")
+        >>> mean, deviation = RBMRegressor(n_hidden=4).fit(x, y).predict(x[:2], return_std=True)
+        >>> mean.round(1)
+        array([0.2, 0.2])
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model to a DataFrame or an array and the targets of its rows, (n_samples,)."""
         y = validate_data(self, y=y, y_numeric=True).astype(np.float64)
         frame = self._read(X, reset=True)
-        return self._fit(X, frame, sample_weight, RawColumn(self._target, "float", y, "Float64"))
+        return self._fit(X, sample_weight, frame, RawColumn(self._target, "float", y, "Float64"), kind="real")
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict the posterior mean of the target of each row, and its standard deviation if `return_std` is set."""
