@@ -7,13 +7,16 @@ from torch import Tensor
 
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import LikelihoodWarning, warn
+from tapmachine.data.rows import spaced
 from tapmachine.likelihood.annealing.estimate import COLLAPSED, anneal_until
 from tapmachine.likelihood.annealing.paths import Base, path_from, seeded
 from tapmachine.likelihood.annealing.trials import N_RUNS, anneal_from_bases
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import fingerprint, hash_of
 from tapmachine.machine.sampler import gibbs
 
 TEMPERATURES = (100, 300, 1000)  # tried in turn
+MOST_ROWS = 1000  # rows near which modes are looked for
 MOST_RUNS = 1000  # more samples are resampled from the same runs, and separated by Gibbs sweeps
 
 
@@ -77,11 +80,9 @@ def equilibrium(
         Equilibrium(10 samples by annealing from solutions, effective sample size 100 of 100 runs)
     """
     count = check_count("count", count)
-    best, _ = anneal_from_bases(machine, data, TEMPERATURES, with_classes=True, seed=seed)
-    estimate, base = best.estimate, best.base
-    if count > N_RUNS:
-        n_temperatures, n_runs = len(estimate.betas) - 1, min(count, MOST_RUNS)
-        estimate = anneal_until(lambda _: True, machine, (n_temperatures,), n_runs, base=base, seed=seed)
+    base, n_temperatures = _best_base(machine, data)
+    n_runs = min(max(count, N_RUNS), MOST_RUNS)
+    estimate = anneal_until(lambda _: True, machine, (n_temperatures,), n_runs, base=base, seed=seed)
     effective = float(estimate.effective_sample_size)
     if effective < COLLAPSED * estimate.n_runs:
         warn(
@@ -93,3 +94,14 @@ def equilibrium(
     states = gibbs(machine, estimate.weighted_samples(count, seed), n_sweeps, generator)
     shares = path_from(base, machine).shares(states)
     return Equilibrium(tuple(states), effective, estimate.n_runs, base, shares)
+
+
+def _best_base(machine: BoltzmannMachine, data: Tensor | None) -> tuple[Base, int]:
+    """Return the best base and the number of temperatures, which are kept with the machine until either changes."""
+    data = None if data is None else spaced(data, MOST_ROWS)
+    digest = fingerprint(machine) + ("" if data is None else f" {hash_of(data)}")
+    known: tuple[str, tuple[Base, int]] | None = machine.__dict__.get("_base")
+    if known is None or known[0] != digest:
+        best, _ = anneal_from_bases(machine, data, TEMPERATURES, with_classes=True)
+        known = machine.__dict__["_base"] = (digest, (best.base, len(best.estimate.betas) - 1))
+    return known[1]

@@ -99,8 +99,13 @@ def for_scoring(machine: BoltzmannMachine, x: Tensor) -> tuple[BoltzmannMachine,
 
 def fingerprint(machine: BoltzmannMachine) -> str:
     """Return a hash of the parameters and buffers that does not depend on their dtype or device."""
+    return hash_of(*machine.parameters(), *machine.buffers())
+
+
+def hash_of(*tensors: Tensor) -> str:
+    """Return a hash of the values of tensors that does not depend on their dtype or device."""
     digest = hashlib.blake2b(digest_size=16)
-    for tensor in (*machine.parameters(), *machine.buffers()):
+    for tensor in tensors:
         digest.update(tensor.detach().double().cpu().numpy().tobytes())
     return digest.hexdigest()
 

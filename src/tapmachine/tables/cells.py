@@ -16,11 +16,13 @@ from tapmachine.data.checks import check_level
 from tapmachine.data.columns import RawColumn
 from tapmachine.data.text import columns_as_cells
 from tapmachine.exact import Conditioned, mixture_of
+from tapmachine.likelihood.sampling import equilibrium
 from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.likelihood.unbiased import LogPartition, unbiased_log_likelihood
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows, in_double, take_gaps
+from tapmachine.machine.conditioning import clamp
 from tapmachine.machine.sampler import gibbs
 from tapmachine.posterior import denoise
 from tapmachine.posterior.channels import Missing
@@ -224,20 +226,22 @@ def surprise(
 def draw(
     machine: BoltzmannMachine,
     count: int,
-    starts: Callable[[int], Tensor],
+    rows: Callable[[], Tensor | None],
     n_sweeps: int,
     generator: torch.Generator,
     given: Tensor | None = None,
+    from_data: bool = False,
 ) -> Tensor:  # (count, *state_shape)
-    """Draw rows. Rows of mixtures, such as the machine of a table, are exact; otherwise, Gibbs chains are run.
+    """Draw rows. Rows of mixtures, such as the machine of a table, are exact; otherwise, chains are annealed.
 
     Args:
         machine: Machine to sample from.
         count: Number of rows.
-        starts: Function that returns a number of rows from which chains start. It is not called for mixtures.
-        n_sweeps: Number of Gibbs sweeps per chain.
+        rows: Function that returns rows near which the machine may have modes. It is not called for mixtures.
+        n_sweeps: Number of Gibbs sweeps per chain, after annealing.
         generator: Random number generator on the machine's device.
         given: Row of fixed values, with NaN for the values to draw (default: all values are drawn).
+        from_data: Whether Gibbs chains start from rows instead of annealed states (default: False).
 
     Example:
         >>> import torch
@@ -245,7 +249,7 @@ def draw(
         >>> from tapmachine.tables.cells import draw
         >>> machine = rbm(Mixed([Gaussian(1), Binary(1)]), Categorical(1, 2), torch.tensor([[2.0, -2.0], [9.0, -9.0]]))
         >>> given, generator = torch.tensor([9.0, torch.nan]), torch.Generator().manual_seed(0)
-        >>> draw(machine, 3, lambda count: torch.zeros(count, 2), 10, generator, given)[:, 1]
+        >>> draw(machine, 3, lambda: None, 10, generator, given)[:, 1]
         tensor([1., 1., 1.], dtype=torch.float64)
     """
     mixture = mixture_of(machine)
@@ -253,12 +257,22 @@ def draw(
         if given is None:
             return mixture.sample(count, generator)
         return mixture.condition(given.unsqueeze(0)).draws(count, generator)[:, 0]
-    if given is None:
-        return gibbs(machine, check_rows(machine, starts(count)), n_sweeps, generator)[0]
-    row, missing = take_gaps(machine, given.unsqueeze(0))
-    if missing is None:
+    row, missing = (None, None) if given is None else take_gaps(machine, given.unsqueeze(0))
+    if row is not None and missing is None:
         return row.expand(count, *row.shape[1:]).clone()
-    states = check_rows(machine, starts(count))
+    if not from_data:
+        seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+        if row is None or missing is None:
+            return equilibrium(machine, count, rows(), n_sweeps, seed).states[0]
+        conditioned = clamp(machine, row[0], mask=~missing[0], validate=False)
+        return equilibrium(conditioned, count, None, n_sweeps, seed).states[0]
+    examples = rows()
+    if examples is None:
+        raise ValueError("chains cannot start from data, because the data are not available")
+    chosen = torch.randint(len(examples), (count,), generator=generator, device=generator.device)
+    states = check_rows(machine, examples[chosen])
+    if row is None or missing is None:
+        return gibbs(machine, states, n_sweeps, generator)[0]
     drawn = missing.view(*missing.shape, *[1] * (states.dim() - 2))
     states = torch.where(drawn, states, row.to(states))
     return draw_missing(machine, states, missing.expand(len(states), -1), max(1, n_sweeps), generator)

@@ -1,5 +1,6 @@
 """Command `tapmachine sample`, which draws samples from a machine."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,13 +36,15 @@ def sample(
             show_default=False,
         ),
     ] = None,
-    n_sweeps: Annotated[int, typer.Option(min=0, help="Number of block Gibbs sweeps per sample.")] = 1000,
+    n_sweeps: Annotated[int, typer.Option(min=0, help="Number of block Gibbs sweeps after annealing.")] = 1000,
+    from_data: Annotated[
+        bool, typer.Option("--from-data", help="Start Gibbs chains from rows of the data, without annealing.")
+    ] = False,
     source: Annotated[
         str | None,
         typer.Option(
             "--data",
-            help="Data set with starting points, in any format that train accepts (default: the run's data). Required "
-            "for a machine file.",
+            help="Data set with rows near the modes, in any format that train accepts (default: the run's data).",
         ),
     ] = None,
     picture: Annotated[
@@ -51,7 +54,10 @@ def sample(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Draw samples with Gibbs chains that start from rows of the data. For tables, samples are exact.
+    """Draw samples that visit every mode of the machine with its weight.
+
+    For tables, samples are exact. Otherwise, chains are annealed to the
+    machine and resampled by their weights.
 
     For samples of a table in the categories and units of the data, use a
     .csv, .tsv or .parquet output file.
@@ -71,16 +77,22 @@ def sample(
         raise ValueError(f"{run}: the data are not images; --picture is available for image data only")
     names = codec.names
 
-    def starts(count: int) -> "Tensor":
+    def rows() -> "Tensor | None":
         nonlocal names
-        data = session.data(source)
+        try:
+            data = session.data(source)
+        except ValueError as error:
+            if source is not None or from_data:
+                raise
+            print(f"{error}; continuing without training rows", file=sys.stderr)
+            return None
         names = names or data.names
-        return data.train[torch.randint(len(data.train), (count,), generator=torch.Generator().manual_seed(seed))]
+        return data.train.to(machine.device)
 
     generator = torch.Generator(machine.device).manual_seed(seed)
     pairs = {} if given is None else _pairs(given, codec.names is not None)
     row = codec.given(pairs, machine.layers[0].n).to(machine.device) if pairs else None
-    drawn = draw(machine, count, starts, n_sweeps, generator, row)
+    drawn = draw(machine, count, rows, n_sweeps, generator, row, from_data)
     drawn = machine.layers[0].to_data(drawn).cpu()
     save_rows(out, drawn, TextLayout(names=names), codec.schema)
     if not quiet:

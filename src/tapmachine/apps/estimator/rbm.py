@@ -217,19 +217,27 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return log_partition(self).error
 
     def sample(
-        self, n_samples: int = 1, n_sweeps: int = 200, random_state: Any = None, given: dict[Any, Any] | None = None
+        self,
+        n_samples: int = 1,
+        n_sweeps: int = 200,
+        random_state: Any = None,
+        given: dict[Any, Any] | None = None,
+        from_data: bool = False,
     ) -> Any:
-        """Draw samples, (n_samples, n_features), with Gibbs chains that start from rows of the training data.
+        """Draw samples, (n_samples, n_features), that visit every mode of the machine with its weight.
 
-        Samples of the default machine of a table are exact and independent. After `fit` with a DataFrame, samples are
-        returned as a DataFrame with the same columns and types.
+        Samples of the default machine of a table are exact and independent. Otherwise, chains are annealed to the
+        machine, resampled by their weights and followed by Gibbs sweeps; see `tapmachine.likelihood.equilibrium`. After
+        `fit` with a DataFrame, samples are returned as a DataFrame with the same columns and types.
 
         Args:
             n_samples: Number of samples (default: 1).
-            n_sweeps: Number of Gibbs sweeps of each chain (default: 200).
+            n_sweeps: Number of Gibbs sweeps of each chain, after annealing (default: 200).
             random_state: Random seed. By default, every call draws new samples. After `fit` with the same
                 `random_state`, the same sequence of calls returns the same samples.
             given: Values at which some columns are fixed, by column name for DataFrames or by column index for arrays.
+            from_data: Whether Gibbs chains start from rows of the training data instead of annealed states (default:
+                False). Such chains rarely move between modes, so that their samples follow the data in this respect.
 
         Example:
             >>> from sklearn.datasets import load_iris
@@ -244,12 +252,11 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             row = self._codec.given(given, self.n_features_in_)
         seeds = self._draws if random_state is None else check_random_state(random_state)
         generator = torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
-        starts = self._trained.start_rows(self.machine_)
 
-        def some_starts(n: int) -> Tensor:
-            return starts[torch.from_numpy(seeds.randint(len(starts), size=n)).to(starts.device)]
+        def rows() -> Tensor:
+            return self._trained.start_rows(self.machine_)
 
-        drawn = cells.draw(self.machine_, n_samples, some_starts, n_sweeps, generator, row)
+        drawn = cells.draw(self.machine_, n_samples, rows, n_sweeps, generator, row, from_data)
         return self._codec.decode(as_rows(self.machine_, drawn, np.float64), self._codec.frame)
 
     @dense_in_parts

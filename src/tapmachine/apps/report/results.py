@@ -18,9 +18,9 @@ from tapmachine.data.errors import EstimateError
 from tapmachine.data.rows import spaced
 from tapmachine.display.html import plural
 from tapmachine.likelihood.report import LikelihoodReport
+from tapmachine.likelihood.sampling import equilibrium
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
-from tapmachine.machine.sampler import gibbs
 from tapmachine.runs.data import RunData
 from tapmachine.runs.evaluation import Say, evaluate
 from tapmachine.runs.session import Session
@@ -52,7 +52,7 @@ class ImageResults(NamedTuple):
     """Images learned by a machine.
 
     Attributes:
-        rows, samples: Data rows, and samples of Gibbs chains started from these rows.
+        rows, samples: Data rows, and samples of the machine.
         sample_labels: For each sample, the label of the nearest data row, or None without labels.
         rankings: Receptive fields of each hidden layer.
         shape: Height and width of the images.
@@ -134,10 +134,10 @@ def analyze(
 def _images(
     machine: BoltzmannMachine, data: RunData[Tensor], labels: Labels | None, shape: tuple[int, int]
 ) -> ImageResults:
-    """Draw samples with Gibbs chains, find the data row that is nearest to each sample, and rank receptive fields."""
+    """Draw samples, find the data row that is nearest to each sample, and rank receptive fields."""
     train = data.train.to(machine.device)
     rows = check_rows(machine, spaced(train, N_SHOWN))
-    samples = gibbs(machine, rows, SAMPLE_SWEEPS, torch.Generator(machine.device).manual_seed(0))[0]
+    samples = equilibrium(machine, len(rows), train, SAMPLE_SWEEPS).states[0]
     if labels is not None:
         labels = labels.rows(torch.cdist(samples.double(), train.double()).argmin(1).cpu())
     return ImageResults(rows.cpu(), samples.cpu(), labels, rank_all_fields(machine, train), shape)

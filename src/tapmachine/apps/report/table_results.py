@@ -85,13 +85,8 @@ def table_results(data: RunData[Tensor], machine: BoltzmannMachine, seed: int = 
     x, columns = data.train, columns_of(data, machine)
     independent = mixture_of(machine) is not None
 
-    def starts(count: int) -> Tensor:
-        complete = _complete(x)
-        which = torch.randint(len(complete), (count,), generator=torch.Generator().manual_seed(seed))
-        return complete[which].to(machine.device)
-
     count, generator = N_SAMPLES if independent else N_CHAINS, torch.Generator(machine.device).manual_seed(seed)
-    samples = draw(machine, count, starts, SAMPLE_SWEEPS, generator).cpu()
+    samples = draw(machine, count, lambda: _complete(x).to(machine.device), SAMPLE_SWEEPS, generator).cpu()
     samples = samples if independent else machine.layers[0].to_data(samples)
     values = [(column.values(x), column.values(samples)) for column in columns]
     summaries = [summarize(column, *both) for column, both in zip(columns, values, strict=True)]

@@ -20,7 +20,7 @@ LONG_TABLE = 15  # number of rows above which a table is collapsed
 def columns(results: TableResults) -> str:
     """Return the distributions and statistics of all columns."""
     n_columns, n_shown = len(results.columns), len(results.summaries)
-    method = "independent samples" if results.independent else "final states of Gibbs chains"
+    method = "independent samples" if results.independent else "annealed samples"
     missing = " No values are missing."
     if results.n_incomplete:
         missing = f" {results.n_incomplete} of {results.n_rows} rows have missing values."
