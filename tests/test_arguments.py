@@ -35,7 +35,7 @@ from tapmachine.analysis import compare_schemes, receptive_fields
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_count
 from tapmachine.landscape import embed_landscape, track_landscape
-from tapmachine.likelihood import Annealing
+from tapmachine.likelihood import Annealing, equilibrium
 from tapmachine.likelihood.tap import solve_from_rows
 from tapmachine.posterior import PosteriorOptions, gibbs_posterior
 from tapmachine.solver import random_start
@@ -92,6 +92,8 @@ CALLS = [
     ("condition", "layer", lambda n: condition(small(), Tilt(0.0, 0.0), layer=n)),
     ("PosteriorOptions", "n_neighbors", lambda n: PosteriorOptions(n_neighbors=n)),
     ("PosteriorOptions", "max_sweeps", lambda n: PosteriorOptions(max_sweeps=n)),
+    ("equilibrium", "count", lambda n: equilibrium(small(), n)),
+    ("equilibrium", "n_sweeps", lambda n: equilibrium(small(), 2, n_sweeps=n)),
     ("embed_landscape", "n_neighbors", lambda n: embed_landscape(find_solutions(small(), X), X, n_neighbors=n)),
     ("find_solutions", "max_sweeps", lambda n: find_solutions(small(), X, max_sweeps=n)),
     ("fit", "epochs", lambda n: fit(small(), X, epochs=n)),
@@ -125,7 +127,9 @@ def test_what_is_no_count_is_refused(call, value):
 
 @pytest.mark.parametrize(("owner", "name", "call"), CALLS, ids=[f"{a}-{b}" for a, b, _ in CALLS])
 def test_zero_is_refused_where_it_makes_no_sense(owner, name, call):
-    if name in ("epochs", "pretrain", "pretrain_epochs", "n_starts", "layer") or owner == "gibbs":
+    if name in ("epochs", "pretrain", "pretrain_epochs", "n_starts", "layer") or (
+        owner in ("gibbs", "equilibrium") and name == "n_sweeps"
+    ):
         return
     with pytest.raises(ValueError, match=r"is 0\b|is \d, |expected"):
         call(0)
@@ -185,6 +189,7 @@ def test_every_public_count_is_in_the_list():
         "EnergyBand",
         "Edge",
         "AnnealedEstimate",
+        "Equilibrium",
     }
     missing = []
     for owner, value in public_names().items():

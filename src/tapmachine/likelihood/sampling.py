@@ -79,7 +79,7 @@ def equilibrium(
         >>> equilibrium(rbm(Binary(4), Binary(2)), 10)
         Equilibrium(10 samples by annealing from solutions, effective sample size 100 of 100 runs)
     """
-    count = check_count("count", count)
+    count, n_sweeps = check_count("count", count), check_count("n_sweeps", n_sweeps, 0)
     base, n_temperatures = _best_base(machine, data)
     n_runs = min(max(count, N_RUNS), MOST_RUNS)
     estimate = anneal_until(lambda _: True, machine, (n_temperatures,), n_runs, base=base, seed=seed)

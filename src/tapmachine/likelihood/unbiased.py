@@ -101,8 +101,10 @@ def unbiased_log_partition(
     partition = _compared(best, trials)
     weight = None if data is None or len(machine.layers) > 2 else _log_weight_of_distinct(*for_scoring(machine, data))
     if weight is not None and weight > partition.value:
-        problem = f"annealing gives ln Z = {partition.value:.4g}, but the rows alone have a weight of {weight:.4g}"
-        partition = LogPartition(weight, weight - partition.value + partition.error, "annealed", problem)
+        if weight > partition.value + SIGNIFICANT * partition.error:
+            problem = f"annealing gives ln Z = {partition.value:.4g}, but the rows alone have a weight of {weight:.4g}"
+            partition = partition._replace(error=weight - partition.value + partition.error, problem=problem)
+        partition = partition._replace(value=weight)
     if partition.problem and not effort.in_training:
         warn(f"{partition.problem}. Log-likelihoods may be too high", LikelihoodWarning)
     return partition
@@ -167,12 +169,14 @@ def unbiased_log_likelihood(
     if missing is None and partition.error > 0:
         least = _log_weight_of_distinct(double, rows, weights)
         if least is not None and least > partition.value:
-            warn(
-                f"ln Z is {partition.value:.4g} ± {partition.error:.2g}, but the distinct rows alone have a weight of "
-                f"{least:.4g}, so that their probabilities would exceed 1; this value is used instead",
-                LikelihoodWarning,
-            )
-            partition = partition._replace(value=least, error=least - partition.value + partition.error)
+            if least > partition.value + SIGNIFICANT * partition.error:
+                warn(
+                    f"ln Z is {partition.value:.4g} ± {partition.error:.2g}, but the distinct rows alone have a weight "
+                    f"of {least:.4g}, so that their probabilities would exceed 1; this value is used instead",
+                    LikelihoodWarning,
+                )
+                partition = partition._replace(error=least - partition.value + partition.error)
+            partition = partition._replace(value=least)
     log_partition, error = (weights.new_tensor(value) for value in (partition.value, partition.error))
     return LogLikelihood(weights - log_partition, log_partition, error, n_units(machine))
 
