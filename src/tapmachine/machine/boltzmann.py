@@ -68,6 +68,8 @@ class BoltzmannMachine(nn.Module):
         (4, 3, 2)
     """
 
+    off_diagonal: Tensor  # of pairwise machines: 0 for pairs of components of the same unit, 1 elsewhere
+
     def __init__(
         self,
         layers: Sequence[Units],
@@ -77,6 +79,8 @@ class BoltzmannMachine(nn.Module):
         super().__init__()
         _check_layers(layers)
         self.layers = Layers(layers)
+        if self.is_pairwise:
+            self.register_buffer("off_diagonal", self._off_diagonal(), persistent=False)
         self.last_learning_rate: float | None = None
         shapes = [(self.sizes[edge], self.sizes[min(edge + 1, len(layers) - 1)]) for edge in range(self.n_edges)]
         if weights is None:
@@ -142,7 +146,7 @@ class BoltzmannMachine(nn.Module):
         weights: Tensor = self.weights[edge]
         if not self.is_pairwise:
             return weights
-        return 0.5 * (weights + weights.T) * self._off_diagonal()
+        return 0.5 * (weights + weights.T) * self.off_diagonal
 
     def edges(self) -> Iterator[Edge]:
         """Iterate over the coupling matrices of the machine."""
@@ -151,7 +155,7 @@ class BoltzmannMachine(nn.Module):
 
     def _draw(self, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
         drawn = torch.randn(shape, generator=generator, device=generator.device).to(self.device, self.dtype)
-        return INITIAL_SPREAD * (drawn if not self.is_pairwise else self._off_diagonal() * (drawn + drawn.T) / 2**0.5)
+        return INITIAL_SPREAD * (drawn if not self.is_pairwise else self.off_diagonal * (drawn + drawn.T) / 2**0.5)
 
     def _off_diagonal(self) -> Tensor:
         """Mask that is 0 for pairs of components of the same unit and 1 elsewhere."""
@@ -166,7 +170,7 @@ class BoltzmannMachine(nn.Module):
         slack = SYMMETRY_SLACK * finite.abs().max()
         if ((finite - finite.T).abs() > slack).any():
             raise ValueError("pairwise: weights[0] is not symmetric; expected a matrix that equals its transpose")
-        if ((1 - self._off_diagonal()) * finite).abs().max() > slack:
+        if ((1 - self.off_diagonal) * finite).abs().max() > slack:
             q = self.sizes[0] // self.layers[0].n
             where = "a zero diagonal" if q == 1 else f"zeros in the {q} by {q} block of each unit on the diagonal"
             raise ValueError(f"pairwise: weights[0] couples a unit to itself; expected {where}")

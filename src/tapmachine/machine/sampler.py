@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag, one_hot
 
 from tapmachine.beliefs import Solution, Tilt
 from tapmachine.data.checks import check_count
@@ -142,8 +143,7 @@ def sweep_chain(
 ) -> list[Tensor]:
     """Run one sweep of `gibbs`, starting from states of all layers, without validation."""
     if machine.is_pairwise:
-        units, field = machine.layers[0], machine.field_on(0, chain)
-        return [sweep_units(units, machine.coupling(0), chain[0], field, lambda full: full, generator)]
+        return [sweep_units(machine.layers[0], machine.coupling(0), chain[0], generator)]
     draw = independently(machine, generator)
     return draw_layers(machine, draw_layers(machine, chain, 1, draw), 0, draw)
 
@@ -184,30 +184,76 @@ def draw_layers(machine: BoltzmannMachine, chain: Sequence[Tensor], first: int, 
     return chain
 
 
+@torch.no_grad()
 def sweep_units(
     units: Units,
     coupling: Tensor,
     x: Tensor,
-    field: Tensor,
-    tempered: Callable[[Tensor], Tensor],
     generator: torch.Generator | None,
+    scale: Tensor | float = 1.0,
+    offset: Tensor | float = 0.0,
 ) -> Tensor:
     """Draw the units of a pairwise machine one after another, each given all other units.
+
+    The field on the units is scale·xJ + offset. Units with two states are drawn by comparing this field with a random
+    threshold, and categorical units by adding a random number to the field on each state, so that a unit takes a few
+    operations for all chains. Units of other types are drawn by `sample`.
 
     Args:
         units: Units of the machine.
         coupling: Coupling matrix J.
         x: States of the chains.
-        field: Fields xJ on all units.
-        tempered: Function that maps a field xJ to the field of the tilt from which a unit is drawn.
         generator: Random number generator.
+        scale, offset: Coefficients of the field, such as those of a path of distributions (default: 1 and 0).
     """
-    x, field = x.clone(), field.clone()
-    over_units = x.dim() - len(units.state_shape)
-    by_unit = coupling.unflatten(0, (units.n, -1))  # (n, 1 or q, n or n·q)
+    coupling = scale * coupling
+    if units.has_two_states:
+        return _sweep_two_states(units, coupling, x, generator, offset)
+    if len(units.state_shape) == 2:
+        return _sweep_categories(units, coupling, x, generator, offset)
+    field, x = x @ coupling + offset, x.clone()
     for unit in range(units.n):
-        draws = units.sample(Tilt(tempered(field), 0.0), generator).select(over_units, unit)
-        moved = draws - x.select(over_units, unit)
-        field += (moved.reshape(*moved.shape[:over_units], -1) @ by_unit[unit]).view(field.shape)
-        x.select(over_units, unit).copy_(draws)
+        draws = units.sample(Tilt(field, 0.0), generator)[..., unit]
+        field += (draws - x[..., unit]).unsqueeze(-1) * coupling[unit]
+        x[..., unit] = draws
     return x
+
+
+def _sweep_two_states(
+    units: Units, coupling: Tensor, x: Tensor, generator: torch.Generator | None, offset: Tensor | float
+) -> Tensor:
+    """Draw each unit in turn, which is in the upper of its two states if its field exceeds a random threshold."""
+    lower, upper = units.support.bounds
+    width, shape = upper - lower, x.shape
+    at_lower, at_upper = _log_weights(units, torch.stack([x.new_full((units.n,), value) for value in (lower, upper)]))
+    noise = torch.rand(shape, dtype=x.dtype, device=x.device, generator=generator).logit_(torch.finfo(x.dtype).tiny)
+    thresholds = (noise - (at_upper - at_lower)) / width - offset - lower * coupling.sum(0)
+    bits, thresholds = (z.reshape(-1, units.n).T.contiguous() for z in ((x - lower) / width, thresholds))  # (n, K)
+    field = bits.new_empty(bits.shape[1])
+    for weights, threshold, bit in zip(width * coupling, thresholds, bits, strict=True):
+        torch.mv(bits.T, weights, out=field)
+        torch.gt(field, threshold, out=bit)
+    return (lower + width * bits.T).reshape(shape)
+
+
+def _sweep_categories(
+    units: Units, coupling: Tensor, x: Tensor, generator: torch.Generator | None, offset: Tensor | float
+) -> Tensor:
+    """Draw each unit in turn, whose state is that with the largest sum of field, log-weight and Gumbel noise."""
+    n, q = units.state_shape
+    at_states = torch.eye(q, dtype=x.dtype, device=x.device).unsqueeze(1).expand(q, n, q)
+    arrival = torch.empty_like(x).exponential_(generator=generator)
+    noise = _log_weights(units, at_states).movedim(0, -1) - arrival.log() + offset
+    rows = x.reshape(-1, n, q).argmax(-1) + q * torch.arange(n, device=x.device)  # of the couplings, for each state
+    parts = coupling.unflatten(1, (n, q)).movedim(1, 0).contiguous(), noise.reshape(-1, n, q).unbind(1)
+    for unit, (weights, added) in enumerate(zip(*parts, strict=True)):
+        rows[:, unit] = embedding_bag(rows, weights, mode="sum").add_(added).argmax(1).add_(q * unit)
+    return one_hot(rows.view(x.shape[:-1]) % q, q).to(x.dtype)
+
+
+def _log_weights(units: Units, states: Tensor) -> Tensor:  # (S, *state_shape) -> (S, n) or (S, rows, n)
+    """Return ln P of S states of each unit, which is −inf for units that are clamped to another state."""
+    states = states if units.n_rows is None else states.unsqueeze(1)
+    is_other = units.with_clamped(states) != states
+    is_other = is_other if len(units.state_shape) == 1 else is_other.any(-1)
+    return torch.where(is_other, -torch.inf, units.log_prior(states, validate=False))

@@ -13,12 +13,11 @@ from tapmachine.machine.sampler import upward
 def can_be_centered(machine: BoltzmannMachine, optimizer: Optimizer) -> bool:
     """Return whether gradients can be centered.
 
-    Centering requires a layered machine and an optimizer that trains all weights and fields, because the fields
-    compensate for the offsets.
+    Centering requires an optimizer that trains all weights and fields, because the fields compensate for the offsets.
     """
     trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     fields = [units.prior_field for units in machine.layers]
-    return not machine.is_pairwise and all(id(p) in trained for p in (*fields, *machine.weights))
+    return all(id(p) in trained for p in (*fields, *machine.weights))
 
 
 def gradients_to_center(machine: BoltzmannMachine) -> tuple[list[Tensor], list[Tensor]]:
@@ -33,13 +32,21 @@ def _gradient(parameter: Tensor | None) -> Tensor:
     return parameter.grad
 
 
-def center_gradients(of_weights: Sequence[Tensor], of_fields: Sequence[Tensor], means: Sequence[Tensor]) -> None:
+def center_gradients(
+    machine: BoltzmannMachine, of_weights: Sequence[Tensor], of_fields: Sequence[Tensor], means: Sequence[Tensor]
+) -> None:
     """Convert gradients to centered gradients in place.
 
     The offsets μ and λ are the conditional means of the two layers coupled by W. The gradient of W becomes that of (x −
-    μ)W(h − λ), which is ∂W − ∂U λᵀ − μ ∂U'ᵀ. The gradients of the fields become ∂U − ∂W λ and ∂U' − ∂Wᵀ μ.
+    μ)W(h − λ), which is ∂W − ∂U λᵀ − μ ∂U'ᵀ. The gradients of the fields become ∂U − ∂W λ and ∂U' − ∂Wᵀ μ. In a
+    pairwise machine, the gradient of W becomes that of ½(x − μ)W(x − μ).
     """
     raw = [of_field.flatten().clone() for of_field in of_fields]
+    if machine.is_pairwise:
+        mixed = torch.outer(raw[0], means[0])
+        of_weights[0].sub_(0.5 * (mixed + mixed.T)).mul_(machine.off_diagonal)
+        of_fields[0].sub_((of_weights[0] @ means[0]).view_as(of_fields[0]))
+        return
     for below, of_weight in enumerate(of_weights):
         above = below + 1
         mu, lam = means[below], means[above]

@@ -49,30 +49,30 @@ class _Sampled(Objective):
         return [z[context.world.part(len(z))] for z in drawn]
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        machine, drawn = context.machine, self.draw(context, carry)
-        if machine.is_pairwise:
-            return self.average(context, clamped_free_energy(machine, drawn[0])), self.next_carry(context, drawn, {})
-        states = drawn[: len(machine.layers)]
-        fields = {index: machine.field_on(index, states) for index in range(1, len(states), 2)}
-        values = summed_over_odd_layers(machine, states, fields)
+        drawn = self.draw(context, carry)
+        values, fields = _free_energies(context.machine, drawn[: len(context.machine.layers)])
         return self.average(context, values), self.next_carry(context, drawn, fields)
 
     def loss(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        machine = context.machine
-        if machine.is_pairwise:
-            return super().loss(context, carry)
-        drawn = self.draw(context, carry)
-        given = [context.rows] if len(machine.layers) == 2 else self.draw_given_rows(context)
+        machine, drawn = context.machine, self.draw(context, carry)
+        given = [context.rows] if len(machine.layers) <= 2 else self.draw_given_rows(context)
         # Rows and samples are states of the same layers, and one matrix product for both is faster than two.
         n_rows, states = len(context.rows), list(drawn[: len(machine.layers)])
         for index in range(0, len(states), 2):
             states[index] = torch.cat((given[index], states[index]))
-        fields: dict[int, Tensor] = {}
-        for index in range(1, len(states), 2):
-            fields[index] = machine.field_on(index, states)
-        values = summed_over_odd_layers(machine, states, fields)
+        values, fields = _free_energies(machine, states)
         loss = self.difference(context, values[:n_rows], self.average(context, values[n_rows:]))
         return loss, self.next_carry(context, drawn, {index: field[n_rows:] for index, field in fields.items()})
+
+
+def _free_energies(machine: BoltzmannMachine, states: Sequence[Tensor]) -> tuple[Tensor, dict[int, Tensor]]:
+    """Return F with the even layers clamped to states, shape (K,), and the fields on the odd layers by their index."""
+    if machine.is_pairwise:
+        return clamped_free_energy(machine, states[0]), {}
+    states, fields = list(states), dict[int, Tensor]()
+    for index in range(1, len(states), 2):
+        fields[index] = machine.field_on(index, states)
+    return summed_over_odd_layers(machine, states, fields), fields
 
 
 @final

@@ -22,7 +22,7 @@ from tapmachine.training.free_energies import (
 from tapmachine.training.loss import Objective
 from tapmachine.units import Gaussian
 
-N_SWEEPS, N_SWEEPS_OF_DEEP = 2, 5  # defaults
+N_SWEEPS = 1, 2, 5  # default number of sweeps for machines with one, two, and more layers
 FEWEST_CHAINS, MOST_CHAINS, ROWS_PER_CHAIN = 100, 500, 120
 FEWEST_ON_DEVICE, MOST_ON_DEVICE, ROWS_PER_CHAIN_ON_DEVICE = 500, 800, 75  # chains are cheap on an accelerator
 MOST_UNROLLED_SWEEPS = 20  # the compiler unrolls all sweeps, which takes minutes if there are more
@@ -185,8 +185,8 @@ def default_objective(machine: BoltzmannMachine, n_rows: int | None = None) -> O
     There are 100 chains for up to 12,000 rows and 500 chains for 60,000 rows or more, because longer training on more
     rows requires more accurate gradients. On a GPU, where chains cost little, there are 500 to 800 chains.
 
-    Pairwise machines have no layers for chains to alternate between. These machines are trained with TAP solutions that
-    start from the batch, as in the paper. For Gaussian visible units with Gaussian hidden units or a few `SpikeSlab`
+    Pairwise machines are trained with one sweep per step, which draws all units one after another; for unbounded units,
+    whose chains could diverge, with TAP solutions that start from the batch. For Gaussian visible units with Gaussian hidden units or a few `SpikeSlab`
     hidden units, ln Z is computed exactly. Other machines with Gaussian or spike-and-slab hidden units are trained by
     CD. The fields on their visible units are unbounded, so the weights would grow without bound if the chains lost a
     cluster of the data.
@@ -202,13 +202,13 @@ def default_objective(machine: BoltzmannMachine, n_rows: int | None = None) -> O
         >>> default_objective(rbm(Binary(4), Gaussian(2)))
         CD(10)
     """
-    if machine.is_pairwise:
+    if machine.is_pairwise and not machine.layers[0].is_bounded():
         return TAPObjective()
     if is_gaussian(machine) or _slabs(machine) is not None:
         return Exact()
     if any(bool(torch.isfinite(units.tail_precision()).any()) for units in list(machine.layers)[1:]):
         return CD(10)
-    n_sweeps = N_SWEEPS if len(machine.layers) == 2 else N_SWEEPS_OF_DEEP
+    n_sweeps = N_SWEEPS[min(len(machine.layers), len(N_SWEEPS)) - 1]
     return PCD(n_sweeps, n_chains=default_chains(n_rows or 0, machine.device.type != "cpu"))
 
 

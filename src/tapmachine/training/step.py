@@ -192,7 +192,7 @@ class Step:
         context = gradients.context
         means = data_means(self.machine, context.batch, context.weights) if self.options.centered else []
         if self.options.centered:
-            center_gradients(of_weights, of_fields, self.offsets)
+            center_gradients(self.machine, of_weights, of_fields, self.offsets)
         flat = [p.grad.flatten() for p in self.parameters if p.grad is not None]
         norm = torch.stack([torch.dot(gradient, gradient) for gradient in flat]).sum().sqrt()
         self._remember(gradients.loss + norm)

@@ -225,10 +225,8 @@ class PairwisePath(AnnealingPath):
         field = self._field(0, [x])
         energy = 0.5 * (field * x).flatten(-len(self.layers[0].state_shape)).sum(-1).double()
         gain, labels = self._leave_base(states, before, after, generator)
-        base = self._field_of(0, labels)
-        drawn = sweep_units(
-            self.layers[0], self._senders[0][0][1], x, field, lambda full: torch.lerp(base, full, after), generator
-        )
+        offset = (1 - after) * self._field_of(0, labels)
+        drawn = sweep_units(self.layers[0], self._senders[0][0][1], x, generator, after, offset)
         return (drawn,), gain + (after - before) * energy
 
     def all_layers(self, states: States, generator: torch.Generator) -> list[Tensor]:
