@@ -401,8 +401,8 @@ def test_chains_restart_less_and_less_often(restarts):
     left_alone = math.prod(1 - 200 / (200 + step) ** 2 for step in range(200)) if restarts else 1.0
     moved = float((carry[0] == 1).all(-1).double().mean())
     assert moved == pytest.approx(1 - left_alone, abs=0.06 if restarts else 0.0)  # 0.39: four standard errors
-    assert int(carry[-1][0]) == 200
-    late = (*carry[:-1], torch.full_like(carry[-1], 10**7))
+    assert int(carry[-3][0]) == 200
+    late = (*carry[:-3], torch.full_like(carry[-3], 10**7), *carry[-2:])
     with torch.no_grad():
         for _ in range(20):
             late = objective.draw(elsewhere, late)
@@ -429,7 +429,7 @@ def test_processes_together_have_the_chains_of_one(kinds, size):
         objective = PCD(2, n_chains=n_chains)
         carry, values = objective.prepare(context), []
         assert objective.is_split
-        carry = (*carry[:-1], carry[-1] - 199)  # so that every chain restarts in the next step
+        carry = (*carry[:-3], carry[-3] - 199, *carry[-2:])  # so that every chain restarts in the next step
         for _ in range(steps):
             value, carry = objective.model_free_energy(context, carry)
             values.append(value.detach())
@@ -483,7 +483,8 @@ def test_chains_that_every_process_has(machine, objective):
         (rbm(Gaussian(4), Binary(2)), PCD),
         (rbm(Custom(4, torch.zeros_like, values=[0.0, 1.0]), Binary(2)), PCD),
         (dbm([Binary(4), Binary(2), Binary(2)]), PCD),
-        (pairwise(Binary(4)), TAPObjective),
+        (pairwise(Binary(4)), PCD),
+        (pairwise(Gaussian(4)), TAPObjective),
         (rbm(Gaussian(4), Gaussian(2)), Exact),
         (rbm(Binary(4), Gaussian(2)), CD),
     ],
@@ -492,7 +493,7 @@ def test_chains_that_every_process_has(machine, objective):
 def test_the_default_objective(machine, kind):
     objective = default_objective(machine)
     assert type(objective) is kind
-    n_sweeps = 2 if len(machine.layers) == 2 else 5
+    n_sweeps = {1: 1, 2: 2, 3: 5}[len(machine.layers)]
     assert repr(objective) == {PCD: f"PCD({n_sweeps}, n_chains=100)", CD: "CD(10)"}.get(kind, repr(objective))
 
 

@@ -643,7 +643,6 @@ def test_a_glass_is_reported():
             lambda m: fit(m, torch.zeros(200, 3), optimizer=torch.optim.SGD(list(m.weights), lr=0.1), centered=True),
             "fields the optimizer trains",
         ),
-        (lambda m: fit(pairwise(Binary(3)), torch.zeros(200, 3), centered=True), "use centered=False"),
         (lambda m: fit(m, torch.zeros(200, 3), objective="pcd"), "objective is 'pcd'; expected an Objective"),
         (lambda m: fit(m, torch.zeros(200, 3), objective=PCD), "objective is .*; expected an Objective"),
         (lambda m: CD(0), "CD: k is 0"),

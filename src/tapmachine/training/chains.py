@@ -12,7 +12,7 @@ from tapmachine.data.checks import check_count
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.sampler import Draw, draw_layers, independently, sweep_chain, upward
 from tapmachine.training.context import Carry, Context
-from tapmachine.training.free_energies import average, clamped_free_energy, summed_over_odd_layers
+from tapmachine.training.free_energies import average, summed_over_odd_layers
 from tapmachine.training.loss import Objective
 from tapmachine.units.numerics.strata import lattice, strata
 
@@ -34,13 +34,13 @@ class _Sampled(Objective):
         Returns the states of all layers and any additional state to carry over. Only the even layers are used.
         """
 
-    def average(self, context: Context, values: Tensor) -> Tensor:
-        """Return the mean over the samples, or the contribution of this process to the mean."""
-        return values.mean()
+    @abstractmethod
+    def average(self, context: Context, drawn: Carry, values: Tensor) -> Tensor:
+        """Return the mean of F over the samples, or the contribution of this process to the mean."""
 
-    def next_carry(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
-        """Return the state for the next step, given the samples and the fields on the odd layers."""
-        return drawn
+    @abstractmethod
+    def next_carry(self, context: Context, drawn: Carry, fields: dict[int, Tensor], values: Tensor) -> Carry:
+        """Return the state for the next step, given the samples, the fields on the odd layers, and F."""
 
     def draw_given_rows(self, context: Context) -> list[Tensor]:
         """Draw the states of all layers of a deep machine, given the rows of this process."""
@@ -49,9 +49,11 @@ class _Sampled(Objective):
         return [z[context.world.part(len(z))] for z in drawn]
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        drawn = self.draw(context, carry)
-        values, fields = _free_energies(context.machine, drawn[: len(context.machine.layers)])
-        return self.average(context, values), self.next_carry(context, drawn, fields)
+        machine, drawn = context.machine, self.draw(context, carry)
+        states = drawn[: len(machine.layers)]
+        fields = {index: machine.field_on(index, states) for index in range(1, len(states), 2)}
+        values = summed_over_odd_layers(machine, states, fields)
+        return self.average(context, drawn, values), self.next_carry(context, drawn, fields, values)
 
     def loss(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
         machine, drawn = context.machine, self.draw(context, carry)
@@ -60,19 +62,14 @@ class _Sampled(Objective):
         n_rows, states = len(context.rows), list(drawn[: len(machine.layers)])
         for index in range(0, len(states), 2):
             states[index] = torch.cat((given[index], states[index]))
-        values, fields = _free_energies(machine, states)
-        loss = self.difference(context, values[:n_rows], self.average(context, values[n_rows:]))
-        return loss, self.next_carry(context, drawn, {index: field[n_rows:] for index, field in fields.items()})
-
-
-def _free_energies(machine: BoltzmannMachine, states: Sequence[Tensor]) -> tuple[Tensor, dict[int, Tensor]]:
-    """Return F with the even layers clamped to states, shape (K,), and the fields on the odd layers by their index."""
-    if machine.is_pairwise:
-        return clamped_free_energy(machine, states[0]), {}
-    states, fields = list(states), dict[int, Tensor]()
-    for index in range(1, len(states), 2):
-        fields[index] = machine.field_on(index, states)
-    return summed_over_odd_layers(machine, states, fields), fields
+        fields: dict[int, Tensor] = {}
+        for index in range(1, len(states), 2):
+            fields[index] = machine.field_on(index, states)
+        values = summed_over_odd_layers(machine, states, fields)
+        on_rows, of_samples = values[:n_rows], values[n_rows:]
+        fields = {index: field[n_rows:] for index, field in fields.items()}
+        loss = self.difference(context, on_rows, self.average(context, drawn, of_samples))
+        return loss, self.next_carry(context, drawn, fields, of_samples)
 
 
 @final
@@ -103,10 +100,10 @@ class CD(_Sampled):
         draw = independently(context.machine, context.generator)
         return _swept(context, _all_layers(context.machine, context.batch, draw), self.n_sweeps, draw)
 
-    def average(self, context: Context, values: Tensor) -> Tensor:
+    def average(self, context: Context, drawn: Carry, values: Tensor) -> Tensor:
         return average(values, context.weights)
 
-    def next_carry(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
+    def next_carry(self, context: Context, drawn: Carry, fields: dict[int, Tensor], values: Tensor) -> Carry:
         return ()
 
 
@@ -122,14 +119,16 @@ class PCD(_Sampled):
     Early in training, when clusters of the data separate one after another, chains occasionally restart from rows of
     the batch. Without restarts, all chains could end up in a few clusters. The restart probability in step t is
     200/(200 + t)², which amounts to about one restart per chain. Later in training, chains are not restarted, so that
-    the machine determines the weights of the clusters.
+    the machine determines the weights of the clusters. If the visible units have finitely many states, the chains are
+    compared with annealed draws from the machine every 10 to 80 steps, and replaced by them where their shares of the
+    clusters differ (`training/equilibrium.py`), because Gibbs sweeps do not move chains between separated clusters.
 
     Args:
         k: Number of Gibbs sweeps per training step (default: 1).
         n_chains: Number of chains (default: the batch size).
         stratified: Whether to stratify draws over the chains, for unit types that can be sampled by inversion (default:
             True).
-        restarts: Whether to restart chains early in training (default: True).
+        restarts: Whether to restart chains early in training, and to replace chains by annealed draws (default: True).
 
     Example:
         >>> import torch
@@ -144,7 +143,7 @@ class PCD(_Sampled):
     ) -> None:
         self.n_sweeps = check_count("PCD: k", k)
         self.n_chains = None if n_chains is None else check_count("n_chains", n_chains)
-        self.stratified, self.restarts = stratified, restarts
+        self.stratified, self.restarts, self.keeps_chains = stratified, restarts, restarts
 
     def __repr__(self) -> str:
         count = "" if self.n_chains is None else f", n_chains={self.n_chains}"
@@ -165,24 +164,25 @@ class PCD(_Sampled):
             self._points = lattice(count, machine.dtype, rows.device)[self._part(context)]
             self._points_of_rows = lattice(n_rows, machine.dtype, rows.device)[context.world.part(n_rows)]
         steps = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
-        return (*_all_layers(machine, rows, self._draws(context)), steps)
+        weights = torch.full((len(rows),), 1 / count, dtype=machine.dtype, device=rows.device)
+        return (*_all_layers(machine, rows, self._draws(context)), steps, weights, torch.zeros_like(weights))
 
     def draw(self, context: Context, carry: Carry) -> Carry:
-        *chain, steps = carry
+        *chain, steps, weights, free_energies = carry
         if self.restarts:
             chain = self._restart(context, chain, steps)
-        return (*_swept(context, chain, self.n_sweeps, self._draws(context)), steps + 1)
+        return (*_swept(context, chain, self.n_sweeps, self._draws(context)), steps + 1, weights, free_energies)
 
     def draw_given_rows(self, context: Context) -> list[Tensor]:
         if not self.is_split:
             return super().draw_given_rows(context)
         return _given_rows(context.machine, context.rows, self._stratified(context, self._points_of_rows))
 
-    def average(self, context: Context, values: Tensor) -> Tensor:
-        return values.sum() / self._count(context) if self.is_split else values.mean()
+    def average(self, context: Context, drawn: Carry, values: Tensor) -> Tensor:
+        return values @ drawn[-2]
 
-    def next_carry(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
-        chain, draw = list(drawn), self._draws(context)
+    def next_carry(self, context: Context, drawn: Carry, fields: dict[int, Tensor], values: Tensor) -> Carry:
+        chain, draw = [*drawn[:-1], values.detach()], self._draws(context)
         for index, field in fields.items():  # the end of the sweep
             chain[index] = draw(index, field.detach())
         return tuple(chain)

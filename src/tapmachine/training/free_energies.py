@@ -105,10 +105,12 @@ def summed_over_odd_layers(
     """Free energy F with even layers clamped to states and odd layers summed over exactly, shape (K,), differentiable.
 
     Args:
-        machine: Machine with layers.
+        machine: Machine of any type; a pairwise machine has no odd layers.
         chain: States of all layers; those of the odd layers are not used.
         fields: Fields that the even layers exert on each odd layer, by its index.
     """
+    if machine.is_pairwise:
+        return clamped_free_energy(machine, chain[0])
     layers = list(machine.layers)
     total = -layers[0].log_prior_of_rows(chain[0])
     for index in range(2, len(layers), 2):

@@ -33,6 +33,8 @@ class Objective(ABC):
             trace draws from a generator.
         has_many_sweeps: Whether to compile only the sweeps. The compiler unrolls the loop over the sweeps, so that
             compiling the whole step would take minutes.
+        keeps_chains: Whether the state consists of states of all layers of persistent chains, number of steps, weights
+            and F of the chains. The chains are compared with draws from the machine (`equilibrium.py`).
         is_split: Whether each of several processes computes only its share of F.
         scheme: Mean-field scheme, which is also used for clamped machines with several hidden layers; None for `TAP()`.
         maximized: Name of the log-likelihood recorded by `Monitor` that training maximizes, if it is an approximation.
@@ -46,6 +48,7 @@ class Objective(ABC):
     can_be_captured: bool = True
     gains_by_compilation: bool = False
     has_many_sweeps: bool = False
+    keeps_chains: bool = False
     is_split: bool = False
     scheme: Scheme | None = None
     maximized: str | None = None

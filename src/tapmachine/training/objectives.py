@@ -185,11 +185,11 @@ def default_objective(machine: BoltzmannMachine, n_rows: int | None = None) -> O
     There are 100 chains for up to 12,000 rows and 500 chains for 60,000 rows or more, because longer training on more
     rows requires more accurate gradients. On a GPU, where chains cost little, there are 500 to 800 chains.
 
-    Pairwise machines are trained with one sweep per step, which draws all units one after another; for unbounded units,
-    whose chains could diverge, with TAP solutions that start from the batch. For Gaussian visible units with Gaussian hidden units or a few `SpikeSlab`
-    hidden units, ln Z is computed exactly. Other machines with Gaussian or spike-and-slab hidden units are trained by
-    CD. The fields on their visible units are unbounded, so the weights would grow without bound if the chains lost a
-    cluster of the data.
+    Pairwise machines are trained by PCD with one sweep per step, which draws all units one after another. If their
+    units are unbounded, chains could diverge, and TAP solutions that start from the batch are used. For Gaussian
+    visible units with Gaussian hidden units or a few `SpikeSlab` hidden units, ln Z is computed exactly. Other machines
+    with Gaussian or spike-and-slab hidden units are trained by CD. The fields on their visible units are unbounded, so
+    the weights would grow without bound if the chains lost a cluster of the data.
 
     Args:
         machine: Machine to train.

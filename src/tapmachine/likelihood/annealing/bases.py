@@ -94,12 +94,8 @@ def base_of_solutions(machine: BoltzmannMachine, found: Solution) -> Base | None
     return _mixture("solutions", machine, [moments.mean for moments in solutions.moments], weights)
 
 
-@torch.no_grad()
-def class_base(machine: BoltzmannMachine, data: Tensor, seed: int = 0) -> Base:
-    """Return a mixture of classes of rows, found by k-means, with the conditional means of the hidden units."""
-    rows = spaced(check_rows(machine, data), BASE_ROWS)
-    layers = list(machine.layers)
-    means = upward(machine, [rows], lambda index, field: layers[index].mean_in(field))
+def classes_of(rows: Tensor, seed: int = 0) -> Tensor:  # (N, K)
+    """Return a matrix that is 1 for the class of each row, found by k-means, and 0 for the other classes."""
     n_classes = max(1, min(MOST_CLASSES, len(rows) // CLASS_ROWS))
     flat = rows.flatten(1)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
@@ -109,7 +105,23 @@ def class_base(machine: BoltzmannMachine, data: Tensor, seed: int = 0) -> Base:
         counts = torch.bincount(labels, minlength=len(centers))
         sums = torch.zeros_like(centers).index_add_(0, labels, flat)
         centers = (sums / counts.unsqueeze(1))[counts > 0]
-    members = torch.nn.functional.one_hot(torch.cdist(flat, centers).argmin(1), len(centers)).to(flat.dtype)
+    return torch.nn.functional.one_hot(torch.cdist(flat, centers).argmin(1), len(centers)).to(flat.dtype)
+
+
+@torch.no_grad()
+def class_base(machine: BoltzmannMachine, data: Tensor, seed: int = 0, members: Tensor | None = None) -> Base:
+    """Return a mixture of classes of rows, with the conditional means of the hidden units.
+
+    Args:
+        machine: Machine that is not conditioned on rows.
+        data: Rows, shape (N, n_visible), of which at most 2,000 are used.
+        seed: Random seed of the classes (default: 0).
+        members: Result of `classes_of` for the rows that are used (default: computed by this function).
+    """
+    rows = spaced(check_rows(machine, data), BASE_ROWS)
+    layers = list(machine.layers)
+    means = upward(machine, [rows], lambda index, field: layers[index].mean_in(field))
+    members = classes_of(rows, seed) if members is None else members
     counts = members.sum(0)
     of_classes = [
         ((members.T @ mean.flatten(1) + mean.flatten(1).mean(0)) / (counts.unsqueeze(1) + 1)).view(-1, *mean.shape[1:])

@@ -140,6 +140,10 @@ class AnnealingPath(ABC):
 
     # ----- the components
 
+    def labels(self, states: States) -> Tensor:  # (chains,) or (chains, rows)
+        """Return the most probable component at β = 0, given states of the kept layers."""
+        return self._exponents(states).argmax(-1)
+
     def _field_of(self, layer_index: int, labels: Tensor | None) -> Tensor:
         """Return the field of each chain's component on a layer, or that of the only component."""
         field = self.base[layer_index]
