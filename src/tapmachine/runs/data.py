@@ -200,7 +200,7 @@ def _prepared(settings: Settings, source: EncodedData) -> tuple[Rows, tuple[str,
     if n_missing:
         n = len(rows) * n_columns
         notes = (*notes, f"{source.name}: {n_missing} of {n} values ({n_missing / n:.1%}) are missing")
-    return codec_of(settings).rows(rows), notes
+    return codec_of(settings).training_rows(rows), notes
 
 
 def _between(x: Rows, first: int, last: int) -> Rows:

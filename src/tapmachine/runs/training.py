@@ -24,7 +24,7 @@ from tapmachine.runs.data import RunData, named, read_data, repeat_rows
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.registry import make_objective
 from tapmachine.runs.settings import ADJUSTABLE, Settings
-from tapmachine.tables.machine import ScaledMachine, make_machine, make_training
+from tapmachine.tables.machine import ScaledMachine, make_machine, make_training, warn_of_unused
 from tapmachine.training import Monitor, Training, TrainingOptions
 from tapmachine.training.gaps import check_columns
 from tapmachine.training.loop import run_epochs
@@ -91,6 +91,8 @@ def run_training(
         say(note)
     settings, new, trainer = (prepare or prepared)(settings, data, device)
     say(f"visible units {new.why}")
+    if new.is_fitted and run.settings() is None:
+        warn_of_unused(asked)
     first = world().leads  # all processes train, but only the first one writes
     with run if first else nullcontext():  # locked
         _for_run(run, settings)
@@ -136,10 +138,10 @@ def prepared(settings: Settings, data: RunData[Rows], device: torch.device | str
                 check_columns(train.isnan(), data.names)
             train, weights = repeat_rows(train, weights)
         settings = settings.for_rows(len(train))
-        units = None if data.schema is None else data.schema.units()
-        new = make_machine(settings, train, data.held_out, units, weights, settings.seed)
+        new = make_machine(settings, train, data.held_out, None, data.schema, weights, settings.seed)
         if data.schema is not None:
-            new = replace(new, why="; ".join(["from the columns of the table", *new.why.split("; ")[1:]]))
+            notes = new.why.split("; ")[len(data.schema.columns) :]
+            new = replace(new, why="; ".join(["from the columns of the table", *notes]))
         new.machine.to(device)
         log_scale = None if data.schema is None else data.schema.log_scale
         monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift, log_scale=log_scale)

@@ -57,8 +57,10 @@ def probabilities(
     """
     target, where = codec.column(column)
     if target.kind not in ("binary", "categorical"):
+        cure = f"; if they are classes, fit with columns={{{column!r}: 'categorical'}}" if target.type == "int" else ""
         raise ValueError(
             f"column {column!r} is {target.kind}; expected a categorical or binary column. For numbers, use predict"
+            f"{cure}"
         )
     x = x.clone()
     x[:, where] = torch.nan

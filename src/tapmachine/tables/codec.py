@@ -38,6 +38,7 @@ class Codec:
         binarize: Threshold of binarization; None if values are not binarized.
         has_states: Whether the columns of a plain array are the numbers of categorical states.
         dtype: Data type of tensors of real numbers.
+        unknown: Whether categories that the training data lack are treated as "missing", or are an "error".
 
     Example:
         >>> import pandas
@@ -61,6 +62,7 @@ class Codec:
     binarize: float | None = None
     has_states: bool = False
     dtype: str = "float32"
+    unknown: str = "missing"
 
     @classmethod
     def infer(cls, X: Any, kinds: Mapping[str, str] | None = None, is_table: bool = True, **others: Any) -> "Codec":
@@ -123,7 +125,7 @@ class Codec:
         """
         assert self.schema is not None
         columns = [own for own in (X.columns if isinstance(X, Frame) else X) if own.name not in optional]
-        rows = self.schema.encode(columns, optional)
+        rows = self.schema.encode(columns, optional, self.unknown if gaps else "error")
         for column in () if gaps else columns:
             if column.gaps.any():
                 where = int(column.gaps.argmax())
@@ -178,15 +180,24 @@ class Codec:
             if not all(bool(((part >= 0) & (part == part.round())).all()) for _, part in parts(x)):
                 raise SettingsError("visible is 'categorical', but not all values are non-negative integers")
             return by_rows(lambda part: part.long(), x)
-        largest, row = max(
-            (float(part.abs().max()), first + int(part.abs().amax(1).argmax())) for first, part in parts(x)
-        )
-        if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
-            raise SettingsError(
-                f"the largest value is {largest:g}, in row {row}; correct it, or scale all data to between "
-                f"{SMALLEST_VALUE:g} and {LARGEST_VALUE:g}"
-            )
         return x.to(dtype) if isinstance(x, Tensor) else by_rows(lambda part: part.to(dtype), x)
+
+    def training_rows(self, encoded: Array | LazyRows) -> Rows:
+        """Convert encoded training rows as `rows` does.
+
+        Raises:
+            SettingsError: If real numbers are so large or small that the squares of parameters overflow.
+        """
+        if self.binarize is None and not self.has_states:
+            x = encoded if isinstance(encoded, LazyRows) else from_array(encoded, "x")
+            sizes = ((first, part.nan_to_num(0.0).abs().amax(1)) for first, part in parts(x))
+            largest, row = max((float(size.max()), first + int(size.argmax())) for first, size in sizes)
+            if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
+                raise SettingsError(
+                    f"the largest value is {largest:g}, in row {row}; correct it, or scale all data to between "
+                    f"{SMALLEST_VALUE:g} and {LARGEST_VALUE:g}"
+                )
+        return self.rows(encoded)
 
     # ----- rows out
 
@@ -287,7 +298,7 @@ def read_rows(
     try:
         columns = Frame.of(found.table).columns if library_of(found.table) else tuple(found.table)
         own = schema or Schema.infer(columns, kinds)
-        rows = own.encode(columns, optional)
+        rows = own.encode(columns, optional, "missing" if gaps else "error")
     except ValueError as error:
         raise DataError(f"{found.name}: {error}") from None
     for column in [] if gaps else columns:

@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,11 +20,12 @@ from tapmachine.machine import BoltzmannMachine, dbm
 from tapmachine.machine.rescaling import rescale
 from tapmachine.tables.fit import MOST_ROWS, fit_table
 from tapmachine.tables.options import MachineOptions
+from tapmachine.tables.schema import Schema
 from tapmachine.tables.units import UnitMaker, given_units, make_visible
 from tapmachine.training.gaps import fill_columns
 from tapmachine.training.loop import Training
 from tapmachine.training.monitor import Record
-from tapmachine.training.options import TrainingOptions
+from tapmachine.training.options import Hyperparameters, TrainingOptions
 from tapmachine.training.state import TrainingState
 from tapmachine.training.trainer import Trainer
 from tapmachine.units import Gaussian, Mixed, Units
@@ -32,6 +33,10 @@ from tapmachine.units.registry import UNIT_TYPES
 
 LARGEST_SCALED = 8.0  # largest value after scaling, if the data are not shifted
 COPIES = 4  # of the parameters in training: their gradients, momenta and averages
+UNUSED = (  # options of training by gradient steps
+    *("epochs", "batch_size", "learning_rate", "decay", "momentum", "weight_decay", "l1", "centered", "averaged"),
+    *("objective", "n_sweeps", "n_particles"),
+)
 TYPICAL_DEVIATION = 0.3  # standard deviation of data that are uniform in [0, 1]
 
 
@@ -100,6 +105,7 @@ def make_machine(
     x: Rows,
     held_out: Rows | None = None,
     units: UnitMaker | None = None,
+    schema: Schema | None = None,
     weights: Tensor | None = None,
     seed: int = 0,
 ) -> ScaledMachine:
@@ -114,6 +120,7 @@ def make_machine(
         held_out: Held-out rows.
         units: Visible units, or a function that creates them, instead of the type in the options. The data are not
             rescaled then.
+        schema: Kinds of the columns, if the rows are those of a table, which determine the visible units.
         weights: Weight of each row, shape (N,).
         seed: Random seed of the weights, and of the fit of a table (default: 0).
     """
@@ -122,7 +129,9 @@ def make_machine(
     check_memory(
         COPIES * n_values * dtype.itemsize, f"a machine with {', '.join(map(str, options.hidden))} hidden units"
     )
-    if units is None:
+    if schema is not None:
+        visible, why = schema.units(), "; ".join(schema.describe().splitlines())
+    elif units is None:
         visible, why = make_visible(options, *(_complete(z, x) for z in (x, held_out) if z is not None))
     else:
         visible, why = given_units(units, x.shape[1])
@@ -135,7 +144,7 @@ def make_machine(
             fitted.machine, 1.0, torch.zeros(()), bounds, "; ".join([why, *fitted.notes]), is_fitted=True
         )
     scale, shift = 1.0, torch.zeros(())
-    if units is None and not visible.support.is_countable:  # counts and categories are not scaled
+    if units is None and schema is None and not visible.support.is_countable:  # counts and categories are not scaled
         scale, shift = _units_of_measurement(visible, _complete(x, x))
         visible = visible.rescaled(1 / scale, -shift / scale)
     hidden = UNIT_TYPES["binary" if options.hidden_units == "auto" else options.hidden_units]
@@ -169,6 +178,24 @@ def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
     return scale, visible.bounds()[0].cpu() if visible.is_bounded() else mean.to(visible.dtype).cpu()
 
 
+def warn_of_unused(options: Hyperparameters, others: Sequence[str] = ()) -> None:
+    """Warn about options without effect on a machine that was fitted to a table.
+
+    Args:
+        options: Options as specified by the user, such as the settings of a run.
+        others: Names of further options that were specified.
+    """
+    names = [own.name for own in fields(options) if own.name in UNUSED and getattr(options, own.name) != own.default]
+    names = [name for name in names if name != "epochs" or options.epochs] + [*others]
+    if names:
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        has_or_have = "has" if len(names) == 1 else "have"
+        warn(
+            f"{listed} {has_or_have} no effect: the table is fitted by maximum likelihood, without gradient steps",
+            TrainingWarning,
+        )
+
+
 def make_training(
     new: ScaledMachine, x: Rows, options: TrainingOptions, held_out: Rows | None = None, pretrain_epochs: int = 0
 ) -> Training:
@@ -182,8 +209,6 @@ def make_training(
         pretrain_epochs: Number of epochs for pretraining the first hidden layer of a deep machine (default: 0).
     """
     if new.is_fitted:
-        if options.learning_rate is not None:
-            warn("learning_rate has no effect: a table is fitted by maximum likelihood in one step", TrainingWarning)
         log_scale = None if options.monitor is None else options.monitor.log_scale
         return Fitted(new.machine, x, options.weights, held_out, 0 if options.epochs == 0 else 1, log_scale)
     x = new.scaled(x)

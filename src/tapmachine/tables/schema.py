@@ -10,6 +10,7 @@ import numpy as np
 
 from tapmachine.data.columns import NUMBERS, RawColumn, check_numbers
 from tapmachine.data.declarations import KINDS_OF_COLUMNS as KINDS
+from tapmachine.data.errors import DataWarning, warn
 from tapmachine.units import Binary, Categorical, Gaussian, Mixed, Poisson, Units
 
 Array = np.ndarray[Any, Any]
@@ -20,7 +21,7 @@ LARGEST_COUNT = 100  # columns with larger integers are real
 LEAST_DISPERSION = (
     0.8  # minimum variance-to-mean ratio of counts; the ratio is 1 for a Poisson distribution and larger for mixtures
 )
-FARTHEST = 1e9  # largest standardized value; its square is part of a log-density
+FARTHEST = 1e100  # largest standardized value; its square is part of a log-density
 NAMED = 5  # maximum number of categories listed in descriptions and messages
 
 
@@ -62,8 +63,9 @@ class Column:
 
     def describe(self) -> str:
         """Describe the kind of the column and the reason for it in one line."""
-        named = ", ".join(str(value) for value in self.categories[:NAMED])
-        named += f" and {len(self.categories) - NAMED} more" if len(self.categories) > NAMED else ""
+        named = _listed([str(value) for value in self.categories])
+        if len(self.categories) == 1:
+            return f"{self.name}: constant ({named})"
         order = "ordered " if self.ordered else ""
         what = {
             "real": "real" if self.is_plain else "real, standardized",
@@ -73,15 +75,19 @@ class Column:
         }[self.kind]
         return f"{self.name}: {what}: {self.why}"
 
-    def encode(self, column: RawColumn) -> Array:  # (N,) -> (N, width)
+    def encode(self, column: RawColumn, unknown: str = "error") -> Array:  # (N,) -> (N, width)
         """Encode cells as numbers, with NaN for missing values.
+
+        Args:
+            column: Cells to encode.
+            unknown: Whether categories without a code are an "error" (default), or treated as "missing" with a warning.
 
         Raises:
             ValueError: If a cell does not match the kind of the column.
         """
         check_numbers(column)
         if self.kind in ("binary", "categorical"):
-            return self._encode_categories(column)
+            return self._encode_categories(column, unknown)
         if column.type not in NUMBERS and column.gaps.all():
             return np.full((len(column.values), 1), np.nan)
         if column.type not in NUMBERS:
@@ -94,17 +100,22 @@ class Column:
             self._reject(column, far, f"more than {FARTHEST:g} standard deviations from the training data")
         return rows
 
-    def _encode_categories(self, column: RawColumn) -> Array:
+    def _encode_categories(self, column: RawColumn, unknown: str) -> Array:
         codes = {value: code for code, value in enumerate(self.categories)}
-        gaps = column.gaps
-        cells = [None if gap else value for value, gap in zip(column.values.tolist(), gaps, strict=True)]
-        known = np.array([gap or cell in codes for cell, gap in zip(cells, gaps, strict=True)], bool)
-        named = ", ".join(repr(value) for value in self.categories[:NAMED])
-        more = f" and {len(self.categories) - NAMED} more" if len(self.categories) > NAMED else ""
-        self._reject(column, ~known, f"which is not a category of the training data; expected {named}{more}")
-        code = np.array([0 if cell is None else codes[cell] for cell in cells], np.int64)
+        code = np.array([codes.get(cell, -1) for cell in column.values.tolist()], np.int64)
+        is_new = (code < 0) & ~column.gaps
+        rule = f"which is not a category of the training data; expected {_listed(list(map(repr, self.categories)))}"
+        if unknown == "error":
+            self._reject(column, is_new, rule)
+        elif is_new.any():
+            first = int(is_new.argmax())
+            warn(
+                f"column {self.name!r}: {is_new.sum()} value{'s' if is_new.sum() > 1 else ''} that the training data "
+                f"lack, treated as missing; the first is {column.values.tolist()[first]!r} in row {first}",
+                DataWarning,
+            )
         rows = code[:, None].astype(float) if self.kind == "binary" else np.eye(self.width)[code]
-        rows[gaps] = np.nan
+        rows[code < 0] = np.nan
         return rows
 
     def _reject(self, column: RawColumn, is_bad: Array, rule: str) -> None:
@@ -153,14 +164,13 @@ def infer_column(column: RawColumn, kind: str | None = None) -> Column:
     seen = column.values[~column.gaps]
     if not len(seen):
         raise ValueError(f"column {column.name!r} has only missing values; drop it")
-    if column.type == "float" and (seen == np.round(seen)).all():
+    if column.type == "float" and kind != "real" and (seen == np.round(seen)).all():
         column = replace(column, type="int")  # pandas stores integers with gaps as floats
     distinct = sorted(set(seen.tolist())) if column.type != "category" else []
-    constant = "; constant" if len(set(seen.tolist())) == 1 else ""
     why = "as specified"
     if kind is None:
         kind, why = _pick(column, seen, distinct)
-    base = (column.name, kind, column.type, column.dtype, why + constant)
+    base = (column.name, kind, column.type, column.dtype, why)
     if kind in ("binary", "categorical"):
         categories = _categories(column, distinct, kind)
         return Column(*base, categories=categories, ordered=column.ordered)
@@ -178,14 +188,15 @@ def _pick(column: RawColumn, seen: Array, distinct: list[Any]) -> tuple[str, str
         return "binary", "booleans"
     if column.type == "category":
         return ("binary", "two categories") if len(column.categories) <= 2 else ("categorical", "categories")
+    if len(distinct) == 1:
+        return "binary", "constant"
     if column.type == "text":
-        few = "text with two values" if len(distinct) == 2 else "text"
-        return ("binary", few) if len(distinct) <= 2 else ("categorical", "text")
+        return ("binary", "text with two values") if len(distinct) == 2 else ("categorical", "text")
     if column.type == "float":
         return "real", "numbers with decimals"
     if len(distinct) == 2:
         return "binary", "integers with two values"
-    is_small = distinct[0] >= 0 and distinct[-1] <= LARGEST_COUNT and len(distinct) > 1
+    is_small = distinct[0] >= 0 and distinct[-1] <= LARGEST_COUNT
     if is_small and seen.var() >= LEAST_DISPERSION * seen.mean():
         return "count", "small non-negative integers that vary like counts"
     return "real", "integers"
@@ -350,10 +361,12 @@ class Schema:
 
     # ----- rows
 
-    def encode(self, table: Sequence[RawColumn], optional: Sequence[str] = ()) -> Array:  # (N, n_components), float64
+    def encode(
+        self, table: Sequence[RawColumn], optional: Sequence[str] = (), unknown: str = "error"
+    ) -> Array:  # (N, n_components), float64
         """Encode a table as rows of numbers, with NaN for missing values and missing optional columns.
 
-        Columns are identified by their names, so their order does not matter.
+        Columns are identified by their names, so their order does not matter. `unknown` is that of `Column.encode`.
 
         Raises:
             ValueError: If a column is missing or unknown, or if a value does not match the kind of its column.
@@ -361,19 +374,19 @@ class Schema:
         by_name = {column.name: column for column in table}
         _check_unique([column.name for column in table])
         missing = [name for name in self.names if name not in by_name and name not in optional]
-        unknown = [name for name in by_name if name not in self.names]
+        new = [name for name in by_name if name not in self.names]
         if missing:
             is_or_are, it = ("is", "it") if len(missing) == 1 else ("are", "them")
-            raise ValueError(f"{_listed(missing)} of the training data {is_or_are} missing; add {it}")
-        if unknown:
-            was_or_were, it = ("was", "it") if len(unknown) == 1 else ("were", "them")
-            raise ValueError(f"{_listed(unknown)} {was_or_were} not in the training data; drop {it}")
+            raise ValueError(f"{_columns(missing)} of the training data {is_or_are} missing; add {it}")
+        if new:
+            was_or_were, it = ("was", "it") if len(new) == 1 else ("were", "them")
+            raise ValueError(f"{_columns(new)} {was_or_were} not in the training data; drop {it}")
         if not table or not len(table[0].values):
             raise ValueError("X has no rows (n_samples=0)")
         rows = np.full((len(table[0].values), self.n_components), np.nan)
         for column in self.columns:
             if column.name in by_name:
-                rows[:, self.components[column.name]] = column.encode(by_name[column.name])
+                rows[:, self.components[column.name]] = column.encode(by_name[column.name], unknown)
         return rows
 
     def decode(self, rows: Array) -> list[RawColumn]:  # (N, n_components)
@@ -413,9 +426,12 @@ class Schema:
         return cls(tuple(Column(**values | {"categories": tuple(values["categories"])}) for values in columns))
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names[:NAMED]))}{more}"
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words[:NAMED]) + (f" and {len(words) - NAMED} more" if len(words) > NAMED else "")
+
+
+def _columns(names: Sequence[str]) -> str:
+    return f"column{'s' if len(names) > 1 else ''} {_listed(list(map(repr, names)))}"
 
 
 def _check_unique(names: Sequence[str]) -> None:

@@ -51,6 +51,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         verbose: Whether to show progress. If True, the log-likelihood and its TAP estimate are measured in every epoch.
         columns: Kinds of DataFrame columns by name: real, count, binary or categorical (default: inferred from the
             types and values of the columns). `print(model.schema_.describe())` shows the kinds.
+        handle_unknown: How to treat categories that the training data lack, when the fitted machine is applied. With
+            missing, they are treated as missing values, with a warning. With error, they raise a ValueError.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
             gauss-bernoulli, poisson, categorical. With auto, it is inferred from the data and described by `visible_`.
             For a custom type, pass units, or a class or function that creates `n` units when called with `n`. Data for
@@ -96,6 +98,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         random_state: Any = 0,
         verbose: bool = False,
         columns: dict[str, str] | None = None,
+        handle_unknown: str = "missing",
         visible: str | UnitMaker = "auto",
         binarize: float | None = None,
         interval: tuple[float, float] | None = None,
@@ -114,6 +117,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         self.random_state = random_state
         self.verbose = verbose
         self.columns = columns
+        self.handle_unknown = handle_unknown
         self.visible = visible
         self.binarize = binarize
         self.interval = interval

@@ -25,7 +25,7 @@ from tapmachine.runs.registry import make_objective
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.codec import Codec
 from tapmachine.tables.frames import Frame, library_of
-from tapmachine.tables.machine import Fitted, ScaledMachine, make_machine, make_training
+from tapmachine.tables.machine import Fitted, ScaledMachine, make_machine, make_training, warn_of_unused
 from tapmachine.training import Monitor, Objective, Trainer, TrainingOptions
 from tapmachine.training.gaps import check_columns, fill_columns
 from tapmachine.training.loop import run_epochs
@@ -108,6 +108,8 @@ def settings_of(model: Any, epochs: Any, **others: Any) -> Settings:
 
 def new_codec(model: Any, X: Any) -> Codec:
     """Return the codec of the training data of an estimator, which are a `Frame` or rows of numbers."""
+    if model.handle_unknown not in ("missing", "error"):
+        raise ValueError(f"handle_unknown is {model.handle_unknown!r}; expected 'missing' or 'error'")
     is_auto = isinstance(model.visible, str) and model.visible == "auto"
     return Codec.infer(
         X,
@@ -115,6 +117,7 @@ def new_codec(model: Any, X: Any) -> Codec:
         is_auto and model.binarize is None and model.interval is None,
         binarize=model.binarize,
         has_states=isinstance(model.visible, str) and model.visible == "categorical",
+        unknown=model.handle_unknown,
     )
 
 
@@ -124,6 +127,7 @@ def train(model: Any, X: Any, sample_weight: Any) -> tuple[Trained, KeyboardInte
     x, weights = _first_rows(model, X, sample_weight)
     new = _new_machine(model, settings, x, weights)
     if new.is_fitted:
+        warn_of_unused(settings, ["objective"] if isinstance(model.objective, Objective) else [])
         fitted = Fitted(new.machine, x, weights, log_scale=model._codec.log_scale)
         history = [] if settings.epochs == 0 else [fitted.epoch()]
         if model.verbose and history:
@@ -215,8 +219,8 @@ def _first_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | 
         raise ValueError("X has one sample (n_samples=1); expected at least two samples")
     if issparse(rows):
         matrix, weights = weighted(rows, sample_weight, rows)
-        return codec.rows(lazy_rows(matrix)), weights
-    x = codec.rows(rows)
+        return codec.training_rows(lazy_rows(matrix)), weights
+    x = codec.training_rows(rows)
     assert isinstance(x, Tensor)
     x = x.to(pick_device(model.device))
     if has_gaps(x):
@@ -235,10 +239,8 @@ def _more_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | N
 
 def _new_machine(model: Any, settings: Settings, x: Rows, weights: Tensor | None) -> ScaledMachine:
     schema = model._codec.schema if model._codec.is_coded else None
-    units = model.visible if callable(model.visible) else None if schema is None else schema.units()
-    new = make_machine(settings, x, units=units, weights=weights, seed=settings.seed)
-    if schema is not None:
-        new = replace(new, why="; ".join(schema.describe().splitlines()))
+    units = model.visible if callable(model.visible) else None
+    new = make_machine(settings, x, units=units, schema=schema, weights=weights, seed=settings.seed)
     new.machine.to(pick_device(model.device))
     if model.verbose:
         print(f"visible units {new.why}")
