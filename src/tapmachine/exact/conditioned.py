@@ -9,6 +9,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.checks import check_count, check_level
 from tapmachine.exact.parts import LOG_2PI, Observed, row_groups
+from tapmachine.units import Binary
 
 if TYPE_CHECKING:
     from tapmachine.exact.mixture import Mixture
@@ -137,7 +138,8 @@ class Conditioned:
     def intervals(self, level: float = 0.9, seed: int = 0) -> tuple[Tensor, Tensor]:  # (N, n) each
         """Compute central credible intervals for missing values; both bounds of an observed cell are its value.
 
-        The bounds are quantiles of the mixture for Gaussian columns, and quantiles of 1000 draws for other columns.
+        The bounds are quantiles of the mixture for Gaussian, binary and one-hot columns, and of 1000 draws for other
+        columns.
 
         Args:
             level: Probability that an interval contains the missing value (default: 0.9).
@@ -147,10 +149,17 @@ class Conditioned:
             Lower and upper bounds, each of shape (N, n).
         """
         check_level(level)
+        others = [
+            i for i, block in enumerate(self.mixture.blocks) if not (block.is_categorical or type(block) is Binary)
+        ]
+        drawn = self.draws(N_DRAWS, torch.Generator(self.x.device).manual_seed(seed)) if others else None
         ends = []
-        drawn = self.draws(N_DRAWS, torch.Generator(self.x.device).manual_seed(seed)) if self.mixture.blocks else None
         for share in ((1 - level) / 2, (1 + level) / 2):
-            end = self.x.clone() if drawn is None else drawn.quantile(share, dim=0, interpolation="nearest")
+            end = torch.where(self.x.isnan(), (1 - self.moments.mean < share).to(self.x), self.x)
+            for index in others:
+                assert drawn is not None
+                quantile = self.mixture.states_of(index, drawn).quantile(share, dim=0, interpolation="nearest")
+                self.mixture.states_of(index, end).copy_(quantile)
             end[:, self.mixture.real] = self.quantiles(share)
             ends.append(end)
         return ends[0], ends[1]

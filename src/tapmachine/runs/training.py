@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +139,6 @@ def prepared(settings: Settings, data: RunData[Rows], device: torch.device | str
             train, weights = repeat_rows(train, weights)
         settings = settings.for_rows(len(train))
         new = make_machine(settings, train, data.held_out, None, data.schema, weights, settings.seed)
-        if data.schema is not None:
-            notes = new.why.split("; ")[len(data.schema.columns) :]
-            new = replace(new, why="; ".join(["from the columns of the table", *notes]))
         new.machine.to(device)
         log_scale = None if data.schema is None else data.schema.log_scale
         monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift, log_scale=log_scale)

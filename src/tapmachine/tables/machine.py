@@ -130,7 +130,7 @@ def make_machine(
         COPIES * n_values * dtype.itemsize, f"a machine with {', '.join(map(str, options.hidden))} hidden units"
     )
     if schema is not None:
-        visible, why = schema.units(), "; ".join(schema.describe().splitlines())
+        visible, why = schema.units(), "from the columns of the table"
     elif units is None:
         visible, why = make_visible(options, *(_complete(z, x) for z in (x, held_out) if z is not None))
     else:

@@ -33,14 +33,15 @@ def _has_schema(model: "RBM") -> bool:
 class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A Restricted or Deep Boltzmann Machine with the scikit-learn interface.
 
-    Rows are arrays, sparse matrices, AnnData objects or DataFrames, and NaN marks missing values. Columns of DataFrames
-    other than floats are modeled by their kinds (`schema_`). A table of numbers with different ranges, or of several
-    kinds, is fitted by maximum likelihood with a small machine whose posteriors, scores and samples are exact; `epochs`
-    and `batch_size` have no effect then. Other data are trained like in `tapmachine.fit`. All functions of the package
-    can be applied to the fitted machine, `machine_`. With the same `random_state`, all results are reproducible.
+    Rows are arrays, sparse matrices, AnnData objects or DataFrames, and NaN marks missing values. The columns of
+    DataFrames are identified by their names and modeled by their kinds (`schema_`). A table of numbers with different
+    ranges, or of several kinds, is fitted by maximum likelihood with a small machine whose posteriors, scores and
+    samples are exact, without gradient steps. Other data are trained like in `tapmachine.fit`. All functions of the
+    package can be applied to the fitted machine, `machine_`. With the same `random_state`, all results are
+    reproducible.
 
-    Most users need `n_hidden`, `epochs`, `random_state` and `verbose`. The parameters from `columns` to `interval`
-    describe the data and are inferred by default. The parameters from `hidden_units` on are for experts.
+    Everybody may need the parameters from `n_hidden` to `verbose`. Those from `columns` to `interval` describe the
+    data, and are inferred by default. Those from `hidden_units` on are for experts.
 
     Args:
         n_hidden: Number of hidden units, whose means are the features; a tuple such as (100, 50) for a deep machine.
@@ -75,7 +76,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     Attributes:
         machine_: Fitted machine, in the units of the data.
         visible_: Description of the visible unit type and the reason for its choice.
-        schema_: Kind of each column, for a DataFrame with columns other than floats; None otherwise.
+        schema_: Kind of each column of a DataFrame. None for other data, and if `visible`, `binarize` or `interval` is
+            set.
         history_: One dictionary per epoch with `loss`, `gradient_norm` and others. About five epochs, including the
             first and the last, also have the `log_likelihood` of the training rows (see `Monitor`).
         score_method_, score_error_: Method used to compute ln Z, `exact` or `annealed`, and its standard error in nats.
@@ -310,7 +312,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             column: Name of the column to predict.
 
         Returns:
-            A DataFrame with one row per row of X and one column per value.
+            A DataFrame with one row per row of X and one column per value, named by the value itself.
         """
         table = read(self, X, without=column)
         found = cells.probabilities(self.machine_, self._codec, states(self, table.rows), column)
@@ -350,6 +352,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def impute_draws(self, X: Any, n_draws: int = 10, random_state: Any = 0) -> list[Any]:
         """Draw missing values from their joint posterior distribution, for multiple imputation.
 
+        Draws are exact for the default machine of most tables, and otherwise come from Gibbs chains.
+
         Args:
             X: Rows with missing values.
             n_draws: Number of imputed tables (default: 10).
@@ -379,7 +383,9 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         """Compute the surprise −ln P(x_ij | other cells of the row) of each cell in nats, (n_samples, n_features).
 
         High values indicate the cells that make a row unusual; `score_samples` scores whole rows. Densities of real
-        columns are in the units of the data. The surprise of missing cells is NaN.
+        columns are in the units of the data. The surprise of missing cells is NaN. To compare columns, subtract the
+        median of each column. The surprise is exact for the default machine of most tables and, for other machines with
+        one hidden layer, in complete rows; in other rows, it is an average over draws of the missing cells.
         """
         table = read(self, X)
         values = cells.surprise(self.machine_, self._codec, states(self, table.rows))
