@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         name = getattr(item, "originalname", None) or item.name
         test = (item.path, name)
-        if test in seen or any(item.get_closest_marker(mark) for mark in ("long", "slow", "gpu")):
+        if test in seen or any(item.get_closest_marker(mark) for mark in ("long", "slow", "gpu", "torture")):
             continue
         seen.add(test)
         item.add_marker(pytest.mark.quick)

@@ -23,6 +23,11 @@ def check_regular(path: str | Path, most: float = float("inf")) -> int:
     return status.st_size
 
 
+def leads_out(path: Path, folder: Path) -> bool:
+    """Return whether a path within a folder is, or passes through, a link to somewhere else."""
+    return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
 def read_bytes(path: str | Path, most: float = float("inf")) -> bytes:
     """Return the content of a regular file; see `check_regular`."""
     check_regular(path, most)

@@ -176,7 +176,7 @@ def rows_at_a_time(width: int) -> int:
 
 def unmasked(values: Any) -> Any:
     """Return a masked array as floats with NaN for masked values, and other values as they are."""
-    return values.astype(np.float64).filled(np.nan) if isinstance(values, np.ma.MaskedArray) else values
+    return np.ma.filled(values.astype(np.float64), np.nan) if isinstance(values, np.ma.MaskedArray) else values
 
 
 def from_array(values: np.ndarray[Any, Any], name: str) -> Tensor:

@@ -4,7 +4,6 @@ Code in data files is never executed. Rows of large .npy files are read from dis
 """
 
 import csv
-import gzip
 import hashlib
 import math
 import zipfile
@@ -18,6 +17,7 @@ import numpy as np
 
 from tapmachine.data.arrays import decompressed, from_idx
 from tapmachine.data.errors import DataError
+from tapmachine.data.files import read_bytes
 from tapmachine.data.formats import read_file, read_folder
 from tapmachine.data.rows import LazyRows
 from tapmachine.data.text import COMPLETE_ROWS, TextLayout
@@ -214,7 +214,7 @@ def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
     if path is None:
         return from_idx(*_download("labels")).astype(np.int64)
     try:
-        return from_idx(decompressed(path.read_bytes(), path), str(path)).astype(np.int64)
+        return from_idx(decompressed(read_bytes(path), path), str(path)).astype(np.int64)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
@@ -235,7 +235,7 @@ def _download(part: str) -> tuple[bytes, str]:
         path = pooch.retrieve(MNIST_FOLDER + name, known_hash=None, fname=name, path=pooch.os_cache("tapmachine"))
     except Exception as error:
         raise DataError(f"mnist could not be downloaded ({error}); use the path of {name} instead") from None
-    content = gzip.decompress(Path(path).read_bytes())
+    content = decompressed(read_bytes(path), Path(path))
     if hashlib.sha256(content).hexdigest() != digest:
         raise DataError(f"{path}: the file is corrupt; delete it and try again")
     return content, path

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.errors import FileError
-from tapmachine.data.files import check_regular, write_atomically
+from tapmachine.data.files import check_regular, leads_out, write_atomically
 from tapmachine.machine.boltzmann import BoltzmannMachine
 from tapmachine.machine.checks import check_machine
 from tapmachine.units import Custom, Mixed, Units
@@ -105,11 +105,16 @@ def data_description(path: str | Path) -> Description:
 def machine_file(path: str | Path) -> Path:
     """Return the path of a machine file, or of the machine file in a run directory."""
     path = Path(path)
-    if path.is_dir() and not (path / MACHINE_FILE).exists():
+    if not path.is_dir():
+        return path
+    machine = path / MACHINE_FILE
+    if not machine.exists():
         raise FileError(
             f"{path}: {MACHINE_FILE} not found in this directory; expected a machine file or a run directory"
         )
-    return path / MACHINE_FILE if path.is_dir() else path
+    if leads_out(machine, path):
+        raise FileError(f"{machine}: the link leads out of the run directory; replace it with a copy")
+    return machine
 
 
 # ----- machines as tensors with a description

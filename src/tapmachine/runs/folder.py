@@ -22,7 +22,7 @@ from typing import Any
 from torch import Tensor
 
 from tapmachine.data.errors import DamageWarning, FileError, RunError, warn
-from tapmachine.data.files import SMALL, check_regular, read_bytes, write_atomically
+from tapmachine.data.files import SMALL, check_regular, leads_out, read_bytes, write_atomically
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.files import FORMAT, MACHINE_FILE, Description, read_tensors, save, write_tensors
 from tapmachine.runs.records import Record, describe_damage, read_records, write_records
@@ -52,9 +52,8 @@ class RunFolder:
 
     def _check_entries(self) -> None:
         """Raise a RunError for pipes, devices, and links to other directories, whose files a run could change."""
-        whole = self.path.resolve()
         for path in [*self.path.glob("*"), *self.path.glob("checkpoints/*"), *self.path.glob("machines/*")]:
-            if not path.resolve().is_relative_to(whole):
+            if leads_out(path, self.path):
                 raise RunError(f"{path}: the link leads out of the run directory; replace it with a copy")
             if path.exists() and not (path.is_file() or path.is_dir()):
                 raise RunError(f"{path}: not a regular file")

@@ -20,6 +20,7 @@ from tapmachine.data.declarations import (
     setting,
 )
 from tapmachine.data.errors import SettingsError
+from tapmachine.data.files import SMALL, read_bytes
 from tapmachine.runs.registry import OBJECTIVES
 from tapmachine.tables.options import MachineOptions
 from tapmachine.training.options import FEWEST_EPOCHS, Hyperparameters, default_batch_size, default_epochs
@@ -195,7 +196,7 @@ def _as_floats(value: Any) -> Any:
 def read_settings(path: Path) -> dict[str, Any]:
     """Read keyword arguments of `Settings` from a JSON file or the settings.json of a run."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_bytes(path, SMALL))
     except FileNotFoundError:
         raise SettingsError(f"{path}: file not found") from None
     except (OSError, ValueError, RecursionError) as error:

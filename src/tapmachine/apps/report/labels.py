@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tapmachine.data.arrays import map_npy
 from tapmachine.data.errors import DataError
+from tapmachine.data.files import check_regular
 from tapmachine.data.sources import digit_labels, mnist_labels
 from tapmachine.display.figures import OTHERS, color
 from tapmachine.runs.data import RunData
@@ -107,7 +109,8 @@ def read_labels(path: Path, *lengths: int) -> Array:  # (N,)
     try:
         if path.suffix not in (".npy", ".csv"):
             raise ValueError("expected a .npy or .csv file")
-        values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _from_text(path, lengths)
+        check_regular(path)
+        values = np.array(map_npy(path)) if path.suffix == ".npy" else _from_text(path, lengths)
     except FileNotFoundError:
         raise DataError(f"{path}: file not found") from None
     except (OSError, EOFError, ValueError, csv.Error) as error:
