@@ -662,7 +662,7 @@ ARGUMENTS = {
     "decay": [0, 2, -1, float("nan"), "x", None],
     "weight_decay": [-1, float("nan"), float("inf"), "x", None],
     "l1": [-1, float("nan"), float("inf"), "x", None],
-    "visible": ["wrong", 3, tm.Binary, lambda n: 3, lambda n: tm.Binary(n + 1)],
+    "visible": ["wrong", 3, lambda n: 3, lambda n: tm.Binary(n + 1)],
     "hidden_units": ["wrong", 3, None],
     "objective": ["wrong", 3, tm.PCD],
     "interval": [(1, 0), (0, 0), 3, "x", (0, float("nan")), (0, 1, 2)],
