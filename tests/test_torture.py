@@ -208,7 +208,7 @@ MACHINES = {
     "text": of_bytes(lambda b: b"a,b\n1,2\n"),
     "a pickle": of_bytes(lambda b: b"\x80\x04cos\nsystem\n(S'true'\ntR."),
     "a zip file": of_bytes(lambda b: b"PK\x03\x04" + b),
-    **{f"a bit at {place:.0%}": of_bytes(lambda b, place=place: flipped(b, place)) for place in np.linspace(0, 0.99, 12)},
+    **{f"bit at {part:.0%}": of_bytes(lambda b, part=part: flipped(b, part)) for part in np.linspace(0, 0.99, 12)},
     "a folder": lambda path, *_: path.mkdir(),
     "a pipe": lambda path, *_: os.mkfifo(path),
     "a link to zeros": linked("/dev/zero"),
@@ -218,8 +218,8 @@ MACHINES = {
     "no file": lambda path, *_: None,
 }  # fmt: skip
 # Faults that a machine may have, because no result depends on them.
-HARMLESS = {"data", "weights integers", "weights booleans", "weights half", "last_learning_rate", "layer q", "layer blo",
-            "layer arg", "field of", "field com"}  # fmt: skip
+HARMLESS = {"data", "weights integers", "weights booleans", "weights half", "last_learning_rate", "layer q",
+            "layer blo", "layer arg", "field of", "field com"}  # fmt: skip
 USES = {
     "load": None,
     "info": lambda m, home, out: ("info", m),
@@ -229,7 +229,7 @@ USES = {
     "denoise": lambda m, home, out: ("denoise", m, home / "rows.npy", "--p", 0.1, "-q", "--out", out / "x.npy"),
     "impute": lambda m, home, out: ("impute", m, home / "rows.npy", "-q", "--out", out / "x.npy"),
     "recover": lambda m, home, out: (
-        "recover", m, home / "measured.npy", "--matrix", home / "matrix.npy", "--noise", 0.1, "-q", "--out", out / "x.npy"
+        "recover", m, home / "measured.npy", "--matrix", home / "matrix.npy", "-q", "--out", out / "x.npy"
     ),
     "convert": lambda m, home, out: ("convert", m, out / "x.h5", "-q"),
 }  # fmt: skip
@@ -255,7 +255,7 @@ def test_machine_files(fault, use, home, tmp_path):
                 raise
             assert all(torch.isfinite(value).all() for value in machine.state_dict().values())
         return
-    code, printed, errors = checked(USES[use](path, home, tmp_path), "machine", may_work=may_work)
+    code, printed, _ = checked(USES[use](path, home, tmp_path), "machine", may_work=may_work)
     if code == 0:
         assert all(is_finite(out) for out in tmp_path.glob("x.[nc]*"))
         assert "nan" not in printed.lower()
@@ -321,7 +321,8 @@ MANIFESTS = {
         "", "3", "null", "{", "{}", "[3]", "[{}]", "[[]]", '[{"file": 3, "epoch": 1, "sha256": ""}]', "[" * 10**5
     )},
     **{f"manifest of {name[:30]}": of_manifest(lambda own, name=name: [{**own[-1], "file": name}]) for name in (
-        "../machine.safetensors", "/etc/passwd", "..", ".", "", "a\0b", "x" * 5000, "manifest.json", "epoch-x.safetensors",
+        "../machine.safetensors", "/etc/passwd", "..", ".", "", "a\0b", "x" * 5000, "manifest.json",
+        "epoch-x.safetensors",
         "epoch-000002.safetensors/..", "machine.safetensors",
     )},
     "manifest epoch x": of_manifest(lambda own: [{**own[-1], "epoch": "x"}]),
@@ -451,9 +452,9 @@ def h5ad(shape, **others):
 ROWS = bars(20).astype(float)
 BOMB = 300 * 2**20
 DATA = {  # content, and what training on it says; None for a finite result
-    "zeros.npy": (lambda: npy_header("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000, 1000000)}"), "header"),
+    "zeros.npy": (lambda: npy_header("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000, 10000)}"), "header"),
     "negative.npy": (lambda: npy_header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, 4)}"), "header|plain"),
-    "object.npy": (lambda: npy_header("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"cos\nsystem\n"), "plain"),
+    "object.npy": (lambda: npy_header("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"cos\nx\n"), "plain"),
     "code.npy": (lambda: npy_header("__import__('os').system('true')"), "plain"),
     "deep.npy": (lambda: npy_header("(" * 100), "plain"),
     "version.npy": (lambda: b"\x93NUMPY\x09\x00" + bytes(100), "plain"),
@@ -582,8 +583,9 @@ def test_dialects(separator, point, quote, header, end, form, tmp_path):
     assert found.layout.names == (None if names is None else tuple(names))
 
 
-CELLS = ["", "NA", "n/a", "-", "?", "x", "1", "0.5", "1,5", "1.234,5", "1,234.5", "12%", "1e308", "1e999", "inf", "-inf",
-         "nan", "True", "1_0", "0x10", "٣", "--1", '"', "'", "=1+1", "\x00", "\x1b[31m", "\u2028", "\u202e", "2020-01-01",
+CELLS = ["", "NA", "n/a", "-", "?", "x", "1", "0.5", "1,5", "1.234,5", "1,234.5", "12%", "1e308", "1e999", "inf",
+         "-inf", "nan", "True", "1_0", "0x10", "٣", "--1", '"', "'", "=1+1", "\x00", "\x1b[31m", "\u2028", "\u202e",
+         "2020-01-01",
          "9" * 400, "x" * 140_000, " ", "\ufeff", "1 2", "a;b", "a\tb"]  # fmt: skip
 COLUMNS = {
     "numbers": [f"{value}" for value in VALUES[:, 0]],
@@ -591,6 +593,17 @@ COLUMNS = {
     "text": list("abcabcabcabc"),
     "gaps": [""] * 12,
 }
+
+
+def read_or_refused(path, words):
+    """Read a file, unless it is refused with some words."""
+    refusal = ""
+    try:
+        return read(path, gaps=True)
+    except DataError as error:
+        refusal = str(error)
+    assert re.search(words, refusal), refusal
+    return None
 
 
 @pytest.mark.parametrize(("cell", "column"), cases(range(len(CELLS)), COLUMNS))
@@ -601,10 +614,8 @@ def test_cells(cell, column, tmp_path):
     lines = ["k,other", *(f'"{own}",{value}' if '"' not in own else f"{own},{value}" for own, value in
                           zip(cells, range(13), strict=True))]  # fmt: skip
     (tmp_path / "x.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    try:
-        found = read(tmp_path / "x.csv", gaps=True)
-    except DataError as error:
-        assert re.search(r"line 7|row 5|'k'|\(k\)|field|delimiter|unexpected end|not a table", str(error)), error
+    found = read_or_refused(tmp_path / "x.csv", r"line 7|row 5|'k'|\(k\)|not a table")
+    if found is None:
         return
     if found.table is None:
         expected = [float(own) if own else np.nan for own in COLUMNS[column]]
@@ -620,8 +631,8 @@ def test_cells(cell, column, tmp_path):
 # ----- names that deceive
 
 
-NAMES = ["\x1b]0;title\x07", "\x1b[31mred", "a\x9b2J", "\u202egnp.exe", "\u2066x\u2069", "\u200fx", "a\rb", "\x00", "\x7f",
-         "=cmd|' /C calc'!A0", "<script>alert(1)</script>", "{name}", "%s%n", "../../x", "a" * 3000]  # fmt: skip
+NAMES = ["\x1b]0;title\x07", "\x1b[31mred", "a\x9b2J", "\u202egnp.exe", "\u2066x\u2069", "\u200fx", "a\rb",
+         "\x00", "\x7f", "=cmd|' /C calc'!A0", "<script>alert(1)</script>", "{name}", "%s%n", "../../x", "a" * 3000]  # fmt: skip
 NAMED = {
     "train": lambda path, out: ("train", path, "--out", out / "run", "--hidden", 2),
     "info": lambda path, out: ("info", out / "run"),
@@ -759,7 +770,7 @@ def test_modes(mode, fit):
 def test_a_machine_from_inference_mode_is_refused():
     with torch.inference_mode():
         machine = new_machine()
-    with pytest.raises(ValueError, match="was created in torch.inference_mode and cannot be trained"):
+    with pytest.raises(ValueError, match=r"was created in torch.inference_mode and cannot be trained"):
         tm.fit(machine, X, epochs=1)
 
 
@@ -787,7 +798,7 @@ def test_masked_cells_are_missing_and_dates_are_refused(use):
 
 def test_long_identifiers_are_warned_about(tmp_path):
     (tmp_path / "x.csv").write_text("id,t\n9007199254740993,a\n9007199254740995,b\n")
-    with pytest.warns(DataWarning, match="column 'id' contains integers above 2\\^53, whose last digits are lost"):
+    with pytest.warns(DataWarning, match=r"column 'id' contains integers above 2\^53"):
         read(tmp_path / "x.csv")
 
 
@@ -870,8 +881,10 @@ STREAM_USES = {
 def test_streams(stream, use, home, tmp_path):
     """No stream makes a command fail that writes to a file, and results that cannot be written are said to be lost."""
     encoding = {"ASCII": "ascii", "Latin": "latin-1"}.get(stream, "utf-8")
-    reopen = "import sys; sys.stdout = None if sys.stdout is None or {0!r} in ('closed output', 'all closed') else sys.stdout"
-    before = STREAMS[stream] + "\n" + reopen.format(stream)
+    at_start = (
+        "\nimport sys; sys.stdout = None" if stream in ("closed output", "all closed") else ""
+    )  # as Python has it
+    before = STREAMS[stream] + at_start
     done = process(STREAM_USES[use](home, tmp_path), before, env=os.environ | {"PYTHONIOENCODING": encoding})
     writes = use in ("score to a file", "train")
     assert "Traceback" not in done.stderr
