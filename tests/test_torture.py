@@ -631,8 +631,9 @@ def test_cells(cell, column, tmp_path):
 # ----- names that deceive
 
 
-NAMES = ["\x1b]0;title\x07", "\x1b[31mred", "a\x9b2J", "\u202egnp.exe", "\u2066x\u2069", "\u200fx", "a\rb",
-         "\x00", "\x7f", "=cmd|' /C calc'!A0", "<script>alert(1)</script>", "{name}", "%s%n", "../../x", "a" * 3000]  # fmt: skip
+NAMES = ["\x1b]0;title\x07", "\x1b[31mred", "a\x9b2J", "\u202egnp.exe", "\u2066x\u2069", "\u200fx", "a\rb", "\x00",
+         "\x7f", "=cmd|' /C calc'!A0", "<script>alert(1)</script>", "{name}", "%s%n", "../../x",
+         "a" * 3000]  # fmt: skip
 NAMED = {
     "train": lambda path, out: ("train", path, "--out", out / "run", "--hidden", 2),
     "info": lambda path, out: ("info", out / "run"),
