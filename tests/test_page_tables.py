@@ -17,6 +17,7 @@ from tapmachine.apps.report.labels import make_labels
 from tapmachine.apps.report.table_results import classes_of, hidden_responses
 from tapmachine.apps.report.tree import shown_branches
 from tapmachine.data.errors import DataError
+from tapmachine.exact import mixture_of
 from tapmachine.landscape import SolutionTree
 from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
@@ -63,11 +64,20 @@ def test_the_page_of_a_table(run_of_table):
     assert by_name["length_mm"].missing == pytest.approx(18 / 120)  # every seventh of 120 training rows
     assert by_name["eggs"].missing == 0
     assert all(own.difference < 0.35 for own in table_found.summaries)  # samples are like the data
-    assert by_name["length_mm"].means[1] == pytest.approx(by_name["length_mm"].means[0], abs=1)
+    hidden = {own.column: own for own in table_found.imputation}
+    assert list(hidden) == list(by_name)
+    assert hidden["length_mm"].error < 0.6 * hidden["length_mm"].baseline  # the other columns tell the kind
+    assert hidden[HARM].error < hidden[HARM].baseline
+    assert math.isnan(hidden["island"].coverage)
+    surprised = table_found.unusual.rows
+    assert [nats for _, nats, _ in surprised] == sorted((nats for _, nats, _ in surprised), reverse=True)
+    scores = -found.likelihoods.scores["train"].values
+    assert surprised[0][:2] == (int(scores.argmax()), pytest.approx(float(scores.max())))
     assert sum(own.probability for own in table_found.classes) == pytest.approx(1)
     assert found.likelihoods.partition.method == "exact"
     assert found.likelihoods.gain()[0] > 1  # the columns depend on each other
-    for expected in ("Classes", "Associations", "length_mm", "15.0% missing", "held-out data", "independent units"):
+    headings = ("Classes", "Imputation", "Unusual cells", "Associations")
+    for expected in (*headings, "length_mm", "15.0% missing", "held-out data", "independent units"):
         assert expected in text
     assert "<h2>TAP solutions" not in text  # there is no mean field to look at
     elements = Elements(text)
@@ -133,7 +143,9 @@ def test_summaries_of_columns():
     assert found.edges == [-0.5, 0.5, 1.5, 2.5]
     assert found.fractions == [[0.25, 0.5, 0.25], [0.5, 0.5, 0.0]]
     assert found.difference == pytest.approx(0.25)
-    assert found.means == [1.0, 0.5]
+    rounded = summarize(Column("r", "real", slice(0, 1)), np.array([1.0, 2, 5]), np.array([0.8, 2.4, 4.7]))
+    assert rounded.edges == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5]  # integers are drawn as integers
+    assert rounded.difference == pytest.approx(0)
     names = Column("c", "categorical", slice(0, 3), ("a", "b", "c"))
     rows = torch.tensor([[0.0, 1, 0], [0, 0, 1], [np.nan] * 3])
     np.testing.assert_equal(names.values(rows), [1, 2, np.nan])
@@ -159,13 +171,14 @@ def test_classes_against_samples():
     weights = torch.tensor([[2.0, -1.0], [0.0, 0.0], [3.0, -3.0]])
     machine = rbm(Mixed([Gaussian(2), Binary(1)]), Categorical(1, 2), weights)
     both = [Column("a", "real", slice(0, 1), shift=10.0, scale=2.0), Column("c", "binary", slice(2, 3), ("no", "yes"))]
-    found = classes_of(machine, both)
+    samples = mixture_of(machine).sample(20_000, torch.Generator().manual_seed(1))
+    found = classes_of(machine, both, samples.float())
     x, hidden = gibbs(machine, torch.zeros(20_000, 3), 30, torch.Generator().manual_seed(0))
     for own, kind in zip(found, hidden[:, 0].mean(0).argsort(descending=True).tolist(), strict=True):
         inside = hidden[:, 0, kind] > 0.5
         assert own.probability == pytest.approx(float(inside.double().mean()), abs=0.02)
-        assert float(own.values[0]) == pytest.approx(10 + 2 * float(x[inside, 0].mean()), abs=0.2)
-        word, share, _ = own.values[1].split()
+        assert float(own.values[0].replace("−", "-")) == pytest.approx(10 + 2 * float(x[inside, 0].mean()), abs=0.2)
+        word, share = own.values[1].removesuffix("%").split()
         assert float(share) == pytest.approx(100 * float((x[inside, 2] == (word == "yes")).double().mean()), abs=3)
 
 

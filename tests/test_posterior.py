@@ -807,7 +807,6 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
         (["denoise", "RUN", "WRONG", "--out", "c.npy"], "0 or 1"),
         (["denoise", "RUN", "NARROW", "--out", "c.npy", "--p", "0.1"], "y has shape (3, 5)"),
         (["impute", "RUN", "nowhere.npy", "--out", "c.npy"], "file not found"),
-        (["score", "RUN", "GAPS", "--units", "u.npy"], "has missing values"),
         (["score", "nowhere", "NOISY"], "not a run directory"),
     ],
 )

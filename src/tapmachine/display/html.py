@@ -1,6 +1,7 @@
 """Helper functions that generate HTML."""
 
 import html
+import math
 from collections.abc import Iterable, Sequence
 
 STYLE = (
@@ -21,9 +22,22 @@ def number(value: object, digits: int = 3) -> str:
     return f"{value:.{digits}f}".replace("-", "−") if isinstance(value, float) else escape(value)
 
 
+def readable(value: float) -> str:
+    """Format a number with four significant digits as people write it, without an exponent if possible.
+
+    Example:
+        >>> readable(54638.2), readable(3.14159), readable(-0.02), readable(7.0)
+        ('54,638', '3.142', '−0.02', '7')
+    """
+    if value != value or not 1e-5 <= abs(value) < 1e15:
+        return "–" if value != value else f"{value:.4g}".replace("-", "−")
+    text = f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
+
+
 def plural(count: int, word: str = "solution") -> str:
     """Return the word in the singular or plural, depending on the count."""
-    return word if count == 1 else f"{word}s"
+    return word if count == 1 else f"{word}es" if word.endswith("s") else f"{word}s"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], name: str = "numbers", digits: int = 3) -> str:

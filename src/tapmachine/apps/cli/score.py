@@ -18,10 +18,9 @@ from tapmachine.apps.cli.common import (
     open_session,
     speaker,
 )
+from tapmachine.display.html import plural
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tapmachine.likelihood.unbiased import LogPartition
     from tapmachine.runs.session import Session
 
@@ -52,8 +51,8 @@ def score(
     import numpy as np
 
     from tapmachine.data.columns import RawColumn
-    from tapmachine.exact import mixture_of
     from tapmachine.runs.data import named
+    from tapmachine.tables.cells import log_likelihoods, surprise
     from tapmachine.tables.output import save_columns, save_rows
 
     check_targets((out, TABLES), (units, SUFFIXES))
@@ -62,31 +61,28 @@ def score(
     for note in rows.notes:
         say(note)
     names = (session.codec.names if rows.layout is None else rows.layout.column_names()) or ()
+    machine, codec, found = session.machine, session.codec, []
     with named(data):
-        gappy = units is not None and isinstance(rows.rows, np.ndarray) and bool(np.isnan(rows.rows).any())
-        if gappy and mixture_of(session.machine) is None:
-            raise ValueError("has missing values; --units requires complete rows, or a machine trained on a table")
         partition = _log_partition(session, say)
-        scored = [
-            _scores(session, some, partition, units is not None, bool(names) and top > 0)
-            for part in parts
-            for some in part.to(session.machine.device).split(ROWS_AT_A_TIME)
-        ]
-    nats = np.concatenate([own[0] for own in scored])
+        for x in (some for part in parts for some in part.to(machine.device).split(ROWS_AT_A_TIME)):
+            nothing = np.empty((len(x), 0))
+            blame = surprise(machine, codec, x, standardized=True) if names and top else nothing
+            cells = nothing if units is None else surprise(machine, codec, x)
+            found.append((-log_likelihoods(machine, codec, x, partition), blame, cells))
+    nats, blames, cells = (np.concatenate(own) for own in zip(*found, strict=True))
     columns = [
         RawColumn("row", "int", np.arange(len(nats), dtype=np.float64), "int64"),
         RawColumn("nats", "float", np.array([float(f"{value:.6g}") for value in nats.tolist()]), "float64"),
     ]
-    if names and top and scored[0][2] is not None:
-        blame = np.concatenate([own[2] for own in scored])
-        columns.append(RawColumn.of("columns", [_most_surprising(row, names, top) for row in blame], "text"))
+    if names and top:
+        columns.append(RawColumn.of("columns", [_most_surprising(row, names, top) for row in blames], "text"))
     save_columns(out, columns)
     if units is not None:
-        save_rows(units, np.concatenate([own[1] for own in scored]), rows.layout)
+        save_rows(units, cells, rows.layout)
     if not quiet and out is not None:
         worst = int(np.nan_to_num(nats, nan=-np.inf).argmax())
         average = f"{np.nanmean(nats):.4g} nats on average, highest for row {worst} ({nats[worst]:.4g})"
-        print(f"{out}: {len(nats)} rows, {average}")
+        print(f"{out}: {len(nats)} {plural(len(nats), 'row')}, {average}")
 
 
 def _log_partition(session: "Session", say: Callable[[str], None]) -> "LogPartition":
@@ -101,29 +97,6 @@ def _log_partition(session: "Session", say: Callable[[str], None]) -> "LogPartit
     say("estimating ln Z …")
     rows = session.example_rows(say)
     return unbiased_log_partition(session.machine, None if rows is None else spaced(rows, N_STARTS))
-
-
-def _scores(
-    session: "Session", x: "Tensor", partition: "LogPartition", all_units: bool, blames: bool
-) -> tuple[Any, Any, Any]:
-    """Compute the surprise −ln P of rows and of single values.
-
-    Returns:
-        The surprise of each row and of each value, both in the units of the data, and the surprise of each value in
-        standardized units. The last two are None if they are not available.
-    """
-    from tapmachine.exact import mixture_of
-    from tapmachine.posterior import conditional_surprise
-    from tapmachine.tables.cells import log_likelihoods, surprise
-
-    machine, codec = session.machine, session.codec
-    nats = -log_likelihoods(machine, codec, x, partition)
-    if mixture_of(machine) is not None:
-        return nats, surprise(machine, codec, x), surprise(machine, codec, x, standardized=True)
-    if not (all_units or (blames and not bool(x.isnan().any()))):
-        return nats, None, None
-    cells = conditional_surprise(machine, x).cpu().numpy()
-    return nats, cells, cells if cells.shape == tuple(x.shape) else None
 
 
 def _most_surprising(row: Any, names: Sequence[str], top: int) -> str | None:

@@ -10,7 +10,8 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.data import RunData
 
 N_BINS = 24
-FEW_VALUES = 30  # maximum range for which integers have one bin per value
+WHOLE = 1e-3  # distance from an integer below which a decoded value is an integer
+FEW_VALUES = 30  # range below which integers have one bin per value
 
 Array = np.ndarray[Any, Any]
 
@@ -56,15 +57,12 @@ class ColumnSummary(NamedTuple):
     Attributes:
         column: The compared column.
         missing: Fraction of missing values in the data.
-        means, deviations: Mean and standard deviation in data and samples; NaN for categories.
         edges: Bin edges of the histograms; empty for categories.
         fractions: Fraction of the data and of the samples in each bin or category.
     """
 
     column: Column
     missing: float
-    means: list[float]
-    deviations: list[float]
     edges: list[float]
     fractions: list[list[float]]
 
@@ -98,24 +96,25 @@ def columns_of(data: RunData[Tensor], machine: BoltzmannMachine) -> list[Column]
 def summarize(column: Column, data: Array, samples: Array) -> ColumnSummary:
     """Compare the distribution of one column between data and samples."""
     both = known, _ = data[~np.isnan(data)], samples
-    missing, edges, means, deviations = 1 - len(known) / max(1, len(data)), np.empty(0), [np.nan] * 2, [np.nan] * 2
+    missing, edges = 1 - len(known) / max(1, len(data)), np.empty(0)
     if column.is_number:
-        edges = bin_edges(known, samples, column.kind == "count")
-        means, deviations = ([float(f(z)) if len(z) else np.nan for z in both] for f in (np.mean, np.std))
+        edges = bin_edges(known, samples, bool((abs(known - np.rint(known)) < WHOLE).all()))
         counts = [np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] for values in both]
     else:
         n = len(column.categories)
         counts = [np.bincount(values.astype(int), minlength=n)[:n] for values in both]
     fractions = [(count / max(1, count.sum())).tolist() for count in counts]
-    return ColumnSummary(column, missing, means, deviations, edges.tolist(), fractions)
+    return ColumnSummary(column, missing, edges.tolist(), fractions)
 
 
 def bin_edges(data: Array, samples: Array, whole: bool) -> Array:
-    """Choose bin edges that cover all data and almost all samples. Integers in a small range have one bin per value."""
+    """Choose bin edges that cover all data and almost all samples. Bins of integers contain equally many integers."""
     every = np.concatenate((data, np.quantile(samples, [0.002, 0.998]) if len(samples) else []))
     low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
-    if whole and high - low < FEW_VALUES:
-        return np.arange(np.floor(low), np.ceil(high) + 2) - 0.5
+    if whole:
+        first, last = np.rint(low), np.rint(high)
+        width = 1 if last - first < FEW_VALUES else np.ceil((last - first + 1) / N_BINS)
+        return np.arange(first, last + width + 1, width) - 0.5
     return np.linspace(low, high, N_BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
 
 

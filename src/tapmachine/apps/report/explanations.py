@@ -8,6 +8,7 @@ EXPLANATIONS = {
     "epoch": "One pass over all rows of the data during training.",
     "log-likelihood": "The logarithm ln P(x) of the probability (for real numbers, the density) that the machine "
     "assigns to a row, averaged over rows, in nats. Higher values are better. To compare machines, use held-out rows.",
+    "independent units": "The log-likelihood of the same rows if all columns were independent, for comparison.",
     "ln Z": "The logarithm of the normalization constant Z of the probabilities: ln P(x) = −F(x) − ln Z. Z is a sum "
     "over all states, computed exactly for small machines and estimated by annealing or TAP for others.",
     "start": "A row of the data that is used as a starting point for iterating the TAP equations until convergence.",
@@ -30,8 +31,13 @@ EXPLANATIONS = {
     "a value is missing are ignored.",
     "difference": "Total variation distance between the histograms of a column in the data and in the samples. The "
     "distance is 0 if the histograms are equal and 1 if they do not overlap. Part of the difference is sampling noise.",
-    "class": "The machine models the table as a mixture of classes with different averages. Each row has a probability "
-    "of belonging to each class.",
+    "class": "The machine models the table as a mixture of classes with different averages. Each row has a "
+    "probability of belonging to each class. The averages are those of samples.",
+    "surprise": "The surprise of a row is −ln P of its observed cells. The surprise of a cell is −ln P of its value "
+    "given the other cells of the row; numbers are measured in standard deviations of their column.",
+    "imputation error": "For numbers, the root mean square difference between hidden values and their posterior means, "
+    "in the units of the column; for categories, the fraction of wrong values. For comparison, cells are also filled "
+    "in with the mean or the most frequent category of the column.",
 }
 
 

@@ -116,14 +116,14 @@ def analyze(
         name, settings = session.path.resolve().name, session.settings.as_json()
     shape = data.image_shape if has_solutions and len(machine.layers[0].state_shape) == 1 else None
     table, images, landscape = None, None, None
-    if shape is None:
-        say("comparing columns of data and samples …")
-        table = table_results(data, machine)
     try:
         likelihoods = evaluate(session, source, say=say, data=observed)
     except EstimateError as error:
         say(f"the log-likelihood is not available: {error}")
         likelihoods = None
+    if shape is None:
+        say("comparing columns of data and samples …")
+        table = table_results(data, machine, session.codec, likelihoods)
     if has_solutions:
         landscape = _landscape(session, data, n_starts, say, row_labels, likelihoods)
     if shape is not None:

@@ -20,27 +20,34 @@ N_TOP_ROWS = 6  # number of data rows shown per hidden unit
 
 def facts(run: RunResults) -> str:
     """Return the main results of a run, each with a collapsible explanation."""
-    cards = [("machine", run.machine.summary())]
-    if run.records:
+    cards = []
+    if run.table is not None:
+        n = run.table.n_incomplete
+        incomplete = f", {n} with missing values" if n else ""
+        cards.append(("rows", f"{run.table.n_rows} rows{incomplete}, {len(run.table.columns)} columns"))
+    is_fitted = bool(run.records) and run.records[-1].get("is_fitted")
+    if run.table is not None and run.table.classes:
+        n = len(run.table.classes)
+        cards.append(("class", f"{n} {plural(n, 'class')} of rows"))
+    if not is_fitted:
+        cards.append(("machine", run.machine.summary()))
+    if run.records and not is_fitted:
         n_epochs = int(run.records[-1].get("epoch", 0))
         cards.append(("epoch", f"{n_epochs} {plural(n_epochs, 'epoch')}"))
     if run.likelihoods is not None:
-        *_, (name, score) = run.likelihoods.scores.items()
-        held_out = ", held out" if name == "held out" else ""
-        cards.append(
-            ("log-likelihood", f"{number(float(score), 2)} nats ({run.likelihoods.partition.method}{held_out})")
-        )
+        report, method = run.likelihoods, run.likelihoods.partition.method
+        *_, name = report.scores
+        names = {"train": "training rows", "held out": "held-out rows"}
+        value = number(float(report.scores[name]), 2)
+        error = f" ± {report.partition.error:.2g} of ln Z" if report.partition.error else ""
+        cards.append(("log-likelihood", f"{value} nats{error} ({method}, {names.get(name, name)})"))
+        if report.independent:
+            cards.append(("independent units", f"{number(float(report.independent[name]), 2)} nats"))
     if run.landscape is not None:
         last = run.landscape.track.snapshots[-1]
         stable = int(last.stable.sum())
         cards.append(("solution", f"{last.n_solutions} {plural(last.n_solutions)}, {stable} stable"))
         cards.append(("start", f"{len(last.basin)} starts"))
-    if run.table is not None:
-        n = run.table.n_incomplete
-        incomplete = f", {n} with missing values" if n else ""
-        cards.append(("rows", f"{run.table.n_rows} rows{incomplete}, {len(run.table.columns)} columns"))
-        if run.table.classes:
-            cards.append(("class", f"{len(run.table.classes)} classes"))
     parts = []
     for name, text in cards:
         head = f'<span class="name">{escape(name)}</span><span class="value">{escape(text)}</span>'

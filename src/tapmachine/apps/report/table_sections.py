@@ -7,13 +7,15 @@ import numpy as np
 from tapmachine.apps.report.columns import Array, ColumnSummary
 from tapmachine.apps.report.explanations import explain
 from tapmachine.apps.report.figures import Figure
+from tapmachine.apps.report.quality import UnusualCell
 from tapmachine.apps.report.sections import grid
 from tapmachine.apps.report.table_results import TableResults
 from tapmachine.display.charts import bars, histogram, matrix, scatter
 from tapmachine.display.figures import COLORS, svg
-from tapmachine.display.html import escape, number, table, unfold
+from tapmachine.display.html import escape, number, plural, readable, table, unfold
 
 MANY_BINARY = 12  # number of binary columns above which they share one figure
+MOST_CLASSES = 8  # maximum number of classes shown
 LONG_TABLE = 15  # number of rows above which a table is collapsed
 
 
@@ -35,7 +37,7 @@ def columns(results: TableResults) -> str:
     return (
         f"<h2>Columns</h2><p>Distribution of each column in the data and in samples.{missing}"
         f"{which if n_shown < n_columns else ''}</p>{_binary(results, method) if together else ''}{pictures}"
-        f"{_numbers(results.summaries)}{explain('difference')}"
+        f"{explain('difference')}"
     )
 
 
@@ -51,7 +53,8 @@ def _column(summary: ColumnSummary) -> Figure:
         drawn = svg(label, histogram, series, summary.edges, name, size=(280, 120))
     else:
         drawn = svg(label, bars, categories, series, name, size=(280, 30 + 24 * len(categories)))
-    return Figure(drawn, f"{summary.missing:.1%} missing" if summary.missing else "", f"column_{name}")
+    words = [f"difference {summary.difference:.2f}", *([f"{summary.missing:.1%} missing"] if summary.missing else [])]
+    return Figure(drawn, ", ".join(words), f"column_{name}")
 
 
 def _binary(results: TableResults, method: str) -> str:
@@ -62,23 +65,60 @@ def _binary(results: TableResults, method: str) -> str:
     return Figure(drawn, caption, "binary_columns").html()
 
 
-def _numbers(summaries: Sequence[ColumnSummary]) -> str:
-    """Return a table with the fraction of missing values, mean and standard deviation of each column."""
-    incomplete = any(summary.missing > 0 for summary in summaries)
-    numeric = any(summary.column.is_number for summary in summaries)
-    heads = ["column", "kind", *(["missing"] if incomplete else [])]
-    heads += [*(["mean", "samples", "standard deviation", "samples"] if numeric else []), "difference"]
+def imputation(results: TableResults) -> str:
+    """Return a table with the errors of hidden cells that were filled in, and the coverage of intervals."""
+    found = results.imputation
+    if not found:
+        return ""
+    where = "held-out rows" if results.is_held_out else (
+        "training rows, which is optimistic; hold rows out with --validation for an unbiased test"
+    )  # fmt: skip
+    heads = ("column", "hidden cells", "error", "error of the column average", "within 90% intervals")
     rows = []
-    for summary in summaries:
-        missing = [f"{summary.missing:.1%}"] if incomplete else []
-        numbers = map(_short, (*summary.means, *summary.deviations)) if numeric else ()
-        rows.append((summary.column.name, summary.column.kind, *missing, *numbers, summary.difference))
-    inside = f'<div class="wide">{table(heads, rows, "numbers", 2)}</div>'
-    return inside if len(rows) <= LONG_TABLE else unfold(f"Table of {len(rows)} columns", inside, "words")
+    for own in found:
+        errors = [readable(z) if own.is_number else f"{z:.0%} wrong" for z in (own.error, own.baseline)]
+        rows.append((own.column, own.n_hidden, *errors, f"{own.coverage:.0%}" if own.is_number else "–"))
+    numbers = [own for own in found if own.is_number]
+    covered = sum(own.coverage * own.n_hidden for own in numbers) / max(1, sum(own.n_hidden for own in numbers))
+    coverage = f" Of the hidden numbers, {covered:.0%} lie within their 90% intervals." if numbers else ""
+    inside = f'<div class="wide">{table(heads, rows)}</div>'
+    inside = inside if len(rows) <= LONG_TABLE else unfold(f"Table of {len(rows)} columns", inside, "words")
+    return (
+        f"<h2>Imputation</h2><p>A fifth of the cells were hidden and filled in again, in {where}.{coverage}</p>"
+        f"{inside}{explain('imputation error')}"
+    )
 
 
-def _short(value: float) -> str:
-    return "–" if value != value else f"{value:.4g}".replace("-", "−")
+def unusual(results: TableResults) -> str:
+    """Return the rows and the cells with the highest surprise."""
+    if results.unusual is None:
+        return ""
+    cells = [
+        (
+            f"row {cell.row}",
+            cell.column.name,
+            _value(cell, cell.value),
+            _value(cell, cell.expected),
+            f"{cell.nats:.1f}",
+        )
+        for cell in results.unusual.cells
+    ]
+    rows = [
+        (f"row {row}", f"{nats:.1f}", "; ".join(f"{cell.column.name} {_value(cell, cell.value)}" for cell in own))
+        for row, nats, own in results.unusual.rows
+    ]
+    heads = ("", "column", "value", "expected", "surprise (nats)")
+    return (
+        "<h2>Unusual cells and rows</h2><p>Cells that are least consistent with the rest of their row, and rows with "
+        "the lowest probability. The first row has the number 0.</p>"
+        f'<div class="wide">{table(heads, cells, "words")}</div><h3>Rows</h3>'
+        f'<div class="wide">{table(("", "surprise (nats)", "most surprising cells"), rows, "words")}</div>'
+        f"{explain('surprise')}"
+    )
+
+
+def _value(cell: UnusualCell, value: float) -> str:
+    return readable(value) if cell.column.is_number else cell.column.categories[int(value)]
 
 
 def associations(results: TableResults) -> str:
@@ -116,21 +156,25 @@ def responses(results: TableResults) -> str:
 
 
 def _classes(results: TableResults) -> str:
-    """Return a table of the typical values of each class."""
-    names = ("class", "share", *(column.name for column in results.columns))
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    """Return a table of the typical values of each class, with one row per column of the data."""
+    shown = results.classes[:MOST_CLASSES]
+    heads = "".join(
+        f'<th scope="col">class {index}<br>{own.probability:.0%} of rows</th>' for index, own in enumerate(shown, 1)
+    )
     rows = ""
-    for index, summary in enumerate(results.classes, 1):
+    for place, column in enumerate(results.columns):
         cells = "".join(
-            f'<td style="background:{_shade(deviation)}">{escape(value)}</td>'
-            for value, deviation in zip(summary.values, summary.deviations, strict=True)
+            f'<td style="background:{_shade(own.deviations[place], column.kind)}">{escape(own.values[place])}</td>'
+            for own in shown
         )
-        rows += f'<tr><th scope="row">{index}</th><td>{summary.probability:.0%}</td>{cells}</tr>'
-    body = f'<table class="classes"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+        rows += f'<tr><th scope="row">{escape(column.name)}</th>{cells}</tr>'
+    body = f'<table class="classes"><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+    n_rest = len(results.classes) - len(shown)
+    rest = f" {n_rest} smaller {plural(n_rest, 'class')} not shown." if n_rest else ""
     return (
-        "<h2>Classes</h2><p>Typical values of each class: means of numbers and most probable categories. "
-        "Red cells are above the average of all rows, blue cells below.</p>"
-        f'<div class="wide">{body}</div>{explain("class")}'
+        "<h2>Classes</h2><p>Typical values of each class: means of numbers and most probable categories. Red values "
+        "are above the average of all rows, and blue values below. The darker a gray cell, the more the categories of "
+        f'the class differ from those of all rows.{rest}</p><div class="wide">{body}</div>{explain("class")}'
     )
 
 
@@ -141,6 +185,6 @@ def _matrix(values: Array, rows: Sequence[str], columns: Sequence[str], caption:
     return Figure(svg(f"associations: {name}", matrix, values, rows, columns, size=size), caption, name)
 
 
-def _shade(deviation: float) -> str:
-    hue = "192,57,43" if deviation > 0 else "46,111,183"
+def _shade(deviation: float, kind: str) -> str:
+    hue = "128,128,128" if kind == "categorical" else "192,57,43" if deviation > 0 else "46,111,183"
     return f"rgba({hue},{min(0.6, 0.3 * abs(deviation)):.2f})"

@@ -123,7 +123,10 @@ def _run(run: RunResults, is_alone: bool) -> str:
         ]
     parts.append(sections.learned(run))
     if run.table is not None:
-        sections_of_table = (table_sections.columns, table_sections.responses, table_sections.associations)
+        sections_of_table = (
+            table_sections.imputation, table_sections.unusual, table_sections.responses, table_sections.columns,
+            table_sections.associations,
+        )  # fmt: skip
         parts += [section(run.table) for section in sections_of_table]
     curves = sections.training(run)
     parts += [
