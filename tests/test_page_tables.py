@@ -144,7 +144,7 @@ def test_summaries_of_columns():
     assert found.fractions == [[0.25, 0.5, 0.25], [0.5, 0.5, 0.0]]
     assert found.difference == pytest.approx(0.25)
     rounded = summarize(Column("r", "real", slice(0, 1)), np.array([1.0, 2, 5]), np.array([0.8, 2.4, 4.7]))
-    assert rounded.edges == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5]  # integers are drawn as integers
+    assert rounded.edges == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]  # integers are drawn as integers
     assert rounded.difference == pytest.approx(0)
     names = Column("c", "categorical", slice(0, 3), ("a", "b", "c"))
     rows = torch.tensor([[0.0, 1, 0], [0, 0, 1], [np.nan] * 3])
