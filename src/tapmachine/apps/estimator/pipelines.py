@@ -10,7 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from tapmachine.apps.estimator.rbm import RBM
-from tapmachine.data.columns import NUMBERS, RawColumn
+from tapmachine.data.columns import RawColumn
 from tapmachine.data.errors import DataError
 from tapmachine.tables.frames import Frame, library_of
 from tapmachine.tables.schema import Schema
@@ -51,12 +51,11 @@ class _TableEstimator(BaseEstimator):  # type: ignore[misc]
             if column.type == "float" and (library_of(X) is None or inferred[column.name] == "count"):
                 kinds.setdefault(column.name, "real")
         is_real = {*(inferred | kinds).values()} == {"real"}
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, columns[0].values)
-        order = np.lexsort([_ranks(column) for column in columns])
+        order = np.lexsort([column.values.astype(str) for column in columns])
         table = replace(frame, index=None).table([replace(own, values=own.values[order]) for own in columns])
         options = {"visible": "gaussian"} if is_real else {"columns": kinds}  # both fit the model of tables
         self.model_ = RBM(self.n_hidden, random_state=self.random_state, **options)
-        self.model_.fit(table, sample_weight=None if weights is None else weights[order])
+        self.model_.fit(table, sample_weight=_check_sample_weight(sample_weight, order)[order])
         return self
 
     def __sklearn_tags__(self) -> Tags:
@@ -125,11 +124,8 @@ class RBMClassifier(ClassifierMixin, _TableEstimator):  # type: ignore[misc]
         >>> from sklearn.datasets import load_iris
         >>> from tapmachine import RBMClassifier
         >>> x, y = load_iris(return_X_y=True, as_frame=True)
-        >>> model = RBMClassifier().fit(x, y)
-        >>> model.predict(x.iloc[[0, 50, 100]])
+        >>> RBMClassifier().fit(x, y).predict(x.iloc[[0, 50, 100]])
         array([0, 1, 2])
-        >>> model.predict_proba(x).shape
-        (150, 3)
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -201,8 +197,3 @@ def _as_frame(array: Array) -> Any:
         return pandas.DataFrame(array if array.dtype.kind == "f" else array.astype(np.float64))
     except ValueError:
         return pandas.DataFrame(array.astype(object)).infer_objects()
-
-
-def _ranks(column: RawColumn) -> Array:
-    values = column.values if column.type in NUMBERS else column.values.astype(str)
-    return np.unique(values, return_inverse=True)[1]
