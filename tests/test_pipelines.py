@@ -10,6 +10,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import (
     GridSearchCV,
     KFold,
+    LeaveOneGroupOut,
     cross_val_predict,
     cross_val_score,
     cross_validate,
@@ -19,6 +20,7 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tapmachine import RBMClassifier, RBMImputer, RBMRegressor
+from tapmachine.data.errors import DataWarning
 from tapmachine.tables import fit, slabs
 
 pd = pytest.importorskip("pandas")
@@ -184,6 +186,30 @@ def test_model_selection(birds, careless_fits):
     assert cross_val_score(RBMClassifier(2), x, y, cv=3, scoring="roc_auc").min() > 0.9
     search = GridSearchCV(RBMClassifier(), {"n_hidden": [1, 2]}, cv=3).fit(x, y)
     assert search.best_params_ == {"n_hidden": 2}  # one class of rows cannot distinguish species
+
+
+def test_folds_with_classes_and_categories_that_others_lack(birds, careless_fits):
+    x, y = birds
+    by_class = np.argsort(y)
+    with pytest.warns(RuntimeWarning, match="Number of classes"):
+        found = cross_val_predict(RBMClassifier(4), x.iloc[by_class], y[by_class], method="predict_proba", cv=KFold(2))
+    assert found.shape == (60, 2)
+    x = x.assign(island=np.repeat(["north", "south", "east"], 20))
+    islands = LeaveOneGroupOut()
+    with pytest.warns(DataWarning, match="treated as missing"):
+        scores = cross_val_score(RBMClassifier(4), x, y, groups=x["island"], cv=islands, error_score="raise")
+    assert scores.min() > 0.8
+    with pytest.warns(DataWarning, match="treated as missing"):
+        complete = RBMImputer(4).fit(x[:40]).transform(x)
+    assert complete["island"].tolist() == x["island"].tolist()
+
+
+def test_numbers_may_be_whole_in_the_training_data_only(birds, careless_fits):
+    x, y = birds
+    x = x.assign(age=np.arange(60) % 7 / 1.0)
+    halves = x.assign(age=x["age"] + 0.5)
+    model = RBMClassifier(4).fit(x, y)
+    assert (model.predict_proba(halves) != model.predict_proba(x)).any(1).all()
 
 
 def test_weights_are_routed_through_pipelines(birds, careless_fits):
