@@ -15,11 +15,13 @@ from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
 from tapmachine.data.rows import spaced
 from tapmachine.exact.gaussian import is_gaussian
 from tapmachine.likelihood.annealing.estimate import Annealing, ais_log_likelihood, ais_log_partition
+from tapmachine.likelihood.annealing.trials import PILOT, anneal_from_bases
 from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
 from tapmachine.likelihood.report import MOST_DEEP_ROWS, LikelihoodReport
 from tapmachine.likelihood.result import LogLikelihood, disagreement, has_drifted
 from tapmachine.likelihood.tap import solve_from_rows, tap_log_likelihood
+from tapmachine.likelihood.unbiased import THOROUGH, compared
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, check_rows
 from tapmachine.solver import TAP, Scheme
@@ -235,10 +237,16 @@ def _by_tap(machine: BoltzmannMachine, sets: list[Tensor], solutions: Solution |
 
 
 def _by_annealing(machine: BoltzmannMachine, sets: list[Tensor], options: Annealing) -> _Scores:
-    """Yield the estimates from AIS."""
-    n_runs, seed = options.n_runs, options.seed
-    estimate = ais_log_partition(machine, options.schedule, n_runs, data=options.data, seed=seed)
-    yield ANNEALED, [ais_log_likelihood(machine, x, estimate, n_runs=n_runs, seed=seed) for x in sets]
+    """Yield the estimates from annealing, with the best base."""
+    betas, n_runs, seed = options.betas(), options.n_runs, options.seed
+    temperatures = THOROUGH.temperatures if betas is None else (min(PILOT, len(betas) - 1),)
+    best, trials = anneal_from_bases(machine, sets[0], temperatures, n_runs, with_classes=True, seed=seed)
+    if betas is not None:
+        best = best._replace(estimate=ais_log_partition(machine, betas, n_runs, base=best.base, seed=seed))
+    problem = compared(best, trials).problem
+    if problem:
+        warn(problem, LikelihoodWarning)
+    yield ANNEALED, [ais_log_likelihood(machine, x, best.estimate, n_runs=n_runs, seed=seed) for x in sets]
 
 
 def _by_conditionals(machine: BoltzmannMachine, sets: list[Tensor], n_visible: int, seed: int) -> _Scores:

@@ -98,7 +98,7 @@ def unbiased_log_partition(
         return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
     with_classes = data is not None and not effort.in_training
     best, trials = anneal_from_bases(machine, data, effort.temperatures, N_RUNS, effort.n_starts, with_classes, seed)
-    partition = _compared(best, trials)
+    partition = compared(best, trials)
     weight = None if data is None or len(machine.layers) > 2 else _log_weight_of_distinct(*for_scoring(machine, data))
     if weight is not None and weight > partition.value:
         if weight > partition.value + SIGNIFICANT * partition.error:
@@ -110,7 +110,7 @@ def unbiased_log_partition(
     return partition
 
 
-def _compared(best: Trial, trials: list[Trial]) -> LogPartition:
+def compared(best: Trial, trials: list[Trial]) -> LogPartition:
     """Compare the best estimate with those from other bases."""
     others, problems = [trial for trial in trials if trial.base is not best.base], []
     if not best.error < TOLERANCE:

@@ -35,7 +35,6 @@ class Annealing:
     Attributes:
         schedule: Inverse temperatures, or their number (default: as many as needed).
         n_runs: Number of runs (default: 100).
-        data: Rows that determine the initial means (default: none).
         seed: Random seed (default: 0).
 
     Example:
@@ -46,11 +45,15 @@ class Annealing:
 
     schedule: Tensor | Sequence[float] | int | None = None
     n_runs: int = 100
-    data: Tensor | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_count("n_runs", self.n_runs, 2)
+        self.betas()
+
+    def betas(self) -> Tensor | None:
+        """Return the inverse temperatures, or None if there are as many as needed."""
+        return None if self.schedule is None else _check_schedule(self.schedule)
 
 
 @dataclass(frozen=True, eq=False)
