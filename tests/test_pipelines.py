@@ -233,7 +233,7 @@ def test_weights_are_routed_through_pipelines(birds, careless_fits):
     [
         (RBMClassifier(), load_wine, 0.95),
         (RBMClassifier(), load_breast_cancer, 0.9),
-        (RBMRegressor(), load_diabetes, 0.4),
+        (RBMRegressor(2), load_diabetes, 0.4),
     ],
 )
 def test_tables_of_scikit_learn(model, load, score):
