@@ -45,6 +45,8 @@ from tapmachine.training.pretraining import PretrainingTrainer
 from tapmachine.units import Simplex
 
 X = torch.eye(4).repeat(3, 1)
+LABELS = X[:, 0].long().numpy()
+PIPELINES = (tapmachine.RBMImputer, tapmachine.RBMClassifier, tapmachine.RBMRegressor)
 MIXED = LinearMeasurements(torch.ones(4, 4) + torch.eye(4), noise=0.5)
 NOISE = BinarySymmetric(0.1)
 
@@ -68,6 +70,7 @@ CALLS = [
     ("TrainingOptions", "epochs", lambda n: TrainingOptions(epochs=n)),
     ("TrainingOptions", "batch_size", lambda n: TrainingOptions(batch_size=n)),
     ("RBM", "n_hidden", lambda n: RBM(n, epochs=1).fit(X)),
+    *((own.__name__, "n_hidden", lambda n, own=own: own(n).fit(X.numpy(), LABELS)) for own in PIPELINES),
     ("RBM", "epochs", lambda n: RBM(2, epochs=n).fit(X)),
     ("RBM", "batch_size", lambda n: RBM(2, epochs=1, batch_size=n).fit(X)),
     ("RBM", "pretrain", lambda n: RBM((2, 2), epochs=1, pretrain=n).fit(X)),

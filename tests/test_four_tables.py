@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.model_selection import cross_val_score
 
-from tapmachine import RBM
+from tapmachine import RBM, Categorical, find_solutions
 from tapmachine.channels import GaussianNoise
 from tapmachine.data.errors import DataWarning, TrainingWarning
 
@@ -206,3 +207,19 @@ def test_classes_that_are_integers_are_named_in_the_error():
 def test_parameters_without_effect_are_named():
     with pytest.warns(TrainingWarning, match="epochs, batch_size and weight_decay have no effect: the table is fitted"):
         RBM(4, epochs=3, batch_size=5, weight_decay=0.1).fit(table("mixed"))
+
+
+def test_numbers_of_categories_are_states_everywhere():
+    """Integers and floats alike: of an array, in fits, and in what is found."""
+    numbers = torch.tensor([[0, 1, 2, 2], [1, 1, 0, 2], [2, 0, 1, 1]])
+    units = [
+        Categorical(4, 3).fit_to(x).field for x in (numbers, numbers.double(), Categorical(4, 3).check_states(numbers))
+    ]
+    assert all(field.equal(units[0]) for field in units)
+    with pytest.raises(ValueError, match=r"x\[0, 1\] is 0.5; expected a state index from 0 to 2"):
+        Categorical(4, 3).fit_to(numbers * 0.5)
+    model = RBM(2, epochs=1, visible="categorical").fit(numbers.double().repeat(9, 1).numpy())
+    found = find_solutions(model.machine_, numbers).states
+    for states in (found, torch.tensor(model.sample(9)), torch.tensor(model.impute(numbers.double().numpy()))):
+        assert states.shape[1:] == (4,)
+        assert {*states.unique().tolist()} <= {0, 1, 2}

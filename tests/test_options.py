@@ -55,7 +55,7 @@ NOT_IN_RBM = {
     "save_every": "of run directories",
     "keep_every": "of run directories",
 }
-RBM_ONLY = {"device", "verbose"}
+RBM_ONLY = {"device", "handle_unknown", "verbose"}
 
 
 # ----- options

@@ -66,18 +66,21 @@ class Categorical(Units):
         return f"n={self.n}, q={self.q}"
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
-        whole_numbers = isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
-        if whole_numbers:
-            if x.dim() < 1 or x.shape[-1] != self.n:
-                raise ValueError(
-                    f"Categorical: x has shape {tuple(x.shape)}; expected integer state indices of shape "
-                    f"(..., {self.n}), or a floating-point tensor of one-hot states whose shape ends in "
-                    f"{self.state_shape}"
-                )
+        is_number = isinstance(x, Tensor) and not (x.is_complex() or x.dtype == torch.bool)
+        if is_number and not x.is_floating_point() and (x.dim() < 1 or x.shape[-1] != self.n):
+            raise ValueError(
+                f"Categorical: x has shape {tuple(x.shape)}; expected state indices of shape (..., {self.n}), or a "
+                f"floating-point tensor of one-hot states whose shape ends in {self.state_shape}"
+            )
+        # Rows of floating-point numbers, of shape (N, n), are indices, too.
+        are_rows = is_number and x.dim() == 2 and x.shape[1] == self.n and tuple(x.shape) != self.state_shape
+        if is_number and (are_rows or not x.is_floating_point()):
             if validate:
                 # Not all integer dtypes support comparisons.
                 self.reject_states(
-                    lambda z: (z.long() < 0) | (z.long() >= self.q), x, f"expected a state index from 0 to {self.q - 1}"
+                    lambda z: (z.long() < 0) | (z.long() >= self.q) | (z.double() != z.long()),
+                    x,
+                    f"expected a state index from 0 to {self.q - 1}",
                 )
             states = torch.zeros((*x.shape, self.q), dtype=self.dtype, device=x.device)
             return states.scatter_(-1, x.long().unsqueeze(-1), 1)  # one_hot would create an int64 tensor first

@@ -36,6 +36,7 @@ class Landscape:
         status: `Status` of each start, shape (K,).
         distance: Distance between each start and its solution in the visible layer, shape (K,), as the root mean square
             over units relative to their support.
+        units: Visible units of the machine, in float64.
 
     Example:
         >>> from tapmachine import Binary, find_solutions, rbm
@@ -51,11 +52,17 @@ class Landscape:
     stable: Tensor | None
     status: Tensor
     distance: Tensor
+    units: Units
 
     @property
     def free_energy(self) -> Tensor:  # (n,)
         """Free energy of each solution."""
         return self.solutions.free_energy
+
+    @property
+    def states(self) -> Tensor:  # (n, n_visible)
+        """Visible states nearest to each solution, in the format of the data, such as the numbers of categories."""
+        return self.units.to_data(self.units.nearest_states(self.solutions.moments[0].mean))
 
     @property
     def n_starts(self) -> int:
@@ -161,6 +168,7 @@ def find_solutions(
         _is_stable(double, distinct.solutions, scheme) if stability else None,
         solutions.status,
         distances((visible / scale).flatten(1), (solutions.moments[0].mean / scale).flatten(1)),
+        double.layers[0],
     )
 
 
