@@ -32,6 +32,7 @@ from tapmachine import (
     solve,
 )
 from tapmachine.analysis import receptive_fields
+from tapmachine.analysis.landscape.diagnosis import n_unseen_solutions
 from tapmachine.analysis.landscape.output import epochs_table
 from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.apps.cli import app
@@ -569,6 +570,14 @@ def test_a_machine_whose_mean_field_has_broken_down_and_one_that_overfits():
     other = (torch.rand(400, 12, generator=torch.Generator().manual_seed(1)) < 0.5).double()  # halves do not agree
     assert any("The machine overfits" in sentence for sentence in diagnose(landscape, weak, x, other))
     assert not any("overfits" in sentence for sentence in diagnose(landscape, weak, x, pairs_of_units(400, seed=2)))
+
+
+def test_solutions_that_no_start_has_reached_are_estimated():
+    """Chao1, for three solutions with one start and one with two, and for draws from 100 equally likely solutions."""
+    assert n_unseen_solutions(torch.tensor([1, 1, 1, 2, 5])) == 1.5
+    assert n_unseen_solutions(torch.tensor([4, 7])) == 0
+    drawn = torch.randint(100, (150,), generator=torch.Generator().manual_seed(0)).bincount(minlength=100)
+    assert n_unseen_solutions(drawn[drawn > 0]) == pytest.approx(int((drawn == 0).sum()), abs=12)
 
 
 def test_a_log_likelihood_that_cannot_be_had_is_no_evidence(monkeypatch):

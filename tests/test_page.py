@@ -149,7 +149,9 @@ def test_pointing_at_a_solution_shows_it(visit, page_of):
         page.locator(f'{CIRCLES}[data-place="{place}"]').hover(force=True)
         text = page.locator(DETAILS).inner_text()
         number = order[place]
-        assert f"solution {number}: F = {float(last.free_energy[number]):.2f} nats" in text
+        probability = 100 * float((-last.free_energy).softmax(0)[number])
+        assert abs(float(re.search(rf"solution {number}: probability ([\d.]+)%", text).group(1)) - probability) < 0.5
+        assert f"F = {float(last.free_energy[number]):.2f} nats" in text
         assert f"{int(last.counts[number])} of {len(found.starts)} starts" in text
         large, expected = page.locator(DETAILS + " canvas.large"), last.means[0][number].view(6, 6).numpy()
         eventually(page, lambda: np.abs(gray(large) / 255 - expected).max() < 0.6 / LEVELS)  # noqa: B023

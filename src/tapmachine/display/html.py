@@ -2,6 +2,7 @@
 
 import html
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 STYLE = (
@@ -57,7 +58,8 @@ def pairs(rows: Iterable[tuple[str, object]]) -> str:
 
 def items(sentences: Iterable[str], name: str = "") -> str:
     """Return an HTML list of sentences, or an empty string if there are no sentences."""
-    inside = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    negative = re.compile(r"(?<![\w.])-(?=[\d.])")  # with a true minus sign, as in tables
+    inside = "".join(f"<li>{negative.sub('−', escape(sentence))}</li>" for sentence in sentences)
     kind = f' class="{name}"' if name else ""
     return f"<ul{kind}>{inside}</ul>" if inside else ""
 

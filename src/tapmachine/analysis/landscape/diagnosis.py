@@ -84,7 +84,21 @@ def _on_starts(landscape: Landscape | Snapshot) -> list[str]:
     if n_solutions == 0:
         return [f"None of {n_starts} starts has converged; increase max_sweeps, or check for diverged parameters."]
     count = f"{n_solutions} solution{'s' if n_solutions > 1 else ''} from {len(ended)} starts."
+    sizes = torch.bincount(ended, minlength=n_solutions)
+    n_unseen = round(n_unseen_solutions(sizes))
+    if n_unseen:
+        count += f" At least about {n_unseen} more would be found from further starts (Chao1 estimate)."
     return [count, *_on_basins(landscape, ended)]
+
+
+def n_unseen_solutions(counts: Tensor) -> float:  # (n,)
+    """Estimate a lower bound of the number of solutions that no start has reached, by the bias-corrected Chao1 formula.
+
+    Args:
+        counts: Number of starts that converge to each solution.
+    """
+    once, twice = int((counts == 1).sum()), int((counts == 2).sum())
+    return once * (once - 1) / (2 * (twice + 1))
 
 
 def _on_solutions(landscape: Landscape | Snapshot) -> list[str]:
@@ -157,7 +171,7 @@ def _on_likelihood(report: LikelihoodReport, landscape: Landscape | Snapshot) ->
             )
     if len(landscape.free_energy):
         by_tap = mean + partition.value + float(landscape.free_energy.double().mean())
-        advice = "the couplings are too strong for the mean field, and its solutions may not be states of the machine"
+        advice = "the couplings are too strong for the mean field, so the values of F are not accurate"
         drift = disagreement("TAP", by_tap, partition.method, mean, partition.error, advice)
         sentences += [] if drift is None else [f"{drift}."]
     return sentences

@@ -56,6 +56,11 @@ class Snapshot(NamedTuple):
         return len(self.counts)
 
     @property
+    def probabilities(self) -> Tensor:  # (n,)
+        """Probability exp(−F) of each solution relative to all solutions that were found."""
+        return (-self.free_energy.double()).softmax(0)
+
+    @property
     def mean_free_energy(self) -> float:
         """Mean free energy of the solutions, as in the paper; NaN if there are no solutions."""
         return float(self.free_energy.mean())

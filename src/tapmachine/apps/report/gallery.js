@@ -13,7 +13,7 @@ function startGallery(run) {
     const epoch = run.epoch(), order = epoch.number.map((_, i) => i).sort(keys[sort.value](epoch));
     run.part("gallery-count").textContent = `(${order.length})`;
     gallery.replaceChildren(...order.map((place) => {
-      const words = [`F ${epoch.free_energy[place].toFixed(2)}`, plural(epoch.starts[place], "start")];
+      const words = [percent(epoch.probability[place]), `F ${epoch.free_energy[place].toFixed(2)}`, plural(epoch.starts[place], "start")];
       const button = element("button", { type: "button", "data-place": place },
         canvasOf(run, epoch.sheet, place, "", `solution ${epoch.number[place]}`), shareBar(run, epoch, place),
         ...words.map((word) => element("span", {}, word)));

@@ -52,6 +52,12 @@ class Labels:
         most = sum(int(self.counts(basin == solution).max()) for solution in basin[basin >= 0].unique())
         return most / int((basin >= 0).sum()) if bool((basin >= 0).any()) else float("nan")
 
+    def chance(self, basin: Tensor, n: int = 20) -> float:
+        """Return the mean purity over `n` random permutations of the labels."""
+        generator = torch.Generator().manual_seed(0)
+        shuffled = (self.rows(torch.randperm(len(self.index), generator=generator)) for _ in range(n))
+        return sum(labels.purity(basin) for labels in shuffled) / n
+
 
 def make_labels(values: Any) -> Labels:  # (N,)
     """Create labels from arbitrary values. Classes are sorted, and rare classes are merged."""

@@ -17,10 +17,10 @@ function startMap(run) {
   function draw() {
     const epoch = run.epoch(), before = data.epochs[run.before ?? run.position], forward = run.position === run.before + 1;
     // Small circles are drawn last, on top of large circles.
-    const order = epoch.place.map((_, i) => i).sort((a, b) => epoch.starts[b] - epoch.starts[a]);
+    const order = epoch.place.map((_, i) => i).sort((a, b) => epoch.probability[b] - epoch.probability[a]);
     solutions.replaceChildren(...order.map((place) => {
       const from = forward && epoch.from[place] >= 0 ? before.place[epoch.from[place]] : epoch.place[place];
-      const circle = circleAt(from, (7 + 28 * Math.sqrt(epoch.starts[place] / data.starts)) / Math.sqrt(zoom));
+      const circle = circleAt(from, (7 + 28 * Math.sqrt(epoch.probability[place])) / Math.sqrt(zoom));
       circle.dataset.place = place;
       circle.style.fill = colorOf(run, epoch, place);
       return circle;

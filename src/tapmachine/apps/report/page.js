@@ -16,6 +16,7 @@ function element(name, options = {}, ...children) {
 }
 
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+const percent = (share) => `${share < 0.001 ? "<0.1" : (100 * share).toFixed(share < 0.1 ? 1 : 0)}%`;
 const rampColor = (share) => {
   const at = share * (RAMP.length - 1), low = Math.min(RAMP.length - 2, Math.floor(at));
   return `rgb(${RAMP[low].map((c, i) => Math.round(c + (RAMP[low + 1][i] - c) * (at - low))).join()})`;
@@ -126,9 +127,9 @@ function shareBar(run, epoch, place) {
 function fillCard(run, card, epoch, place) {
   const { labels, data, starts } = run.data;
   const large = canvasOf(run, epoch.sheet, place, "large", "means of the visible units");
-  const words = `Epoch ${epoch.epoch}, solution ${epoch.number[place]}: F = ${epoch.free_energy[place].toFixed(2)} nats, ` +
+  const words = `Epoch ${epoch.epoch}, solution ${epoch.number[place]}: probability ${percent(epoch.probability[place])}, F = ${epoch.free_energy[place].toFixed(2)} nats, ` +
     `${epoch.starts[place]} of ${starts} starts, ${epoch.stable[place] ? "stable" : "not stable"}`;
-  const most = labels && epoch.starts[place] ? `${labels.names[epoch.label[place]]}: ${Math.round(100 * Math.max(...epoch.shares[place]) / epoch.starts[place])} % of the starts` : null;
+  const most = labels && epoch.starts[place] ? `${labels.names[epoch.label[place]]}: ${Math.round(100 * Math.max(...epoch.shares[place]) / epoch.starts[place])}% of the starts` : null;
   const examples = epoch.members[place].slice(0, 4);
   card.replaceChildren(large, element("p", {}, words), ...[
     most && element("p", {}, most), shareBar(run, epoch, place), namedColumns(run, large),

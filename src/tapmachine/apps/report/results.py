@@ -167,6 +167,9 @@ def _landscape(
     sentences = [*map(describe_solutions, before), describe(last, likelihoods)]
     for listed, snapshot in zip(sentences, track.snapshots, strict=True):
         if labels is not None and snapshot.n_solutions > 1:
-            purity = labels.purity(snapshot.basin)
-            listed.append(f"{purity:.0%} of the starts have the most frequent label of their basin.")
+            purity, chance = labels.purity(snapshot.basin), labels.chance(snapshot.basin)
+            listed.append(
+                f"{purity:.0%} of the starts have the most frequent label of their basin; with shuffled labels, "
+                f"{chance:.0%} have."
+            )
     return LandscapeResults(track, embed_over_starts(track), sentences, labels)

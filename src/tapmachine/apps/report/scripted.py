@@ -72,6 +72,7 @@ def _epochs(landscape: LandscapeResults, points: list[Tensor], view: View, most:
                 "number": numbers.tolist(),
                 "place": points[index][numbers].tolist(),
                 "free_energy": [round(value, 4) for value in snapshot.free_energy[numbers].tolist()],
+                "probability": [float(f"{value:.3g}") for value in snapshot.probabilities[numbers].tolist()],
                 "stable": snapshot.stable[numbers].tolist(),
                 "basin": place_of[snapshot.basin].tolist(),
                 "from": _nearest(means.flatten(1), before),

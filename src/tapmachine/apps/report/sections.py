@@ -15,6 +15,7 @@ from tapmachine.display.html import escape, items, number, pairs, plural, table,
 from tapmachine.likelihood.compare import comparison_of
 
 N_WITHOUT_SCRIPT = 48  # number of solutions shown if scripts are disabled
+N_LISTED = 10  # number of solutions listed with their probabilities
 N_TOP_ROWS = 6  # number of data rows shown per hidden unit
 
 
@@ -25,15 +26,20 @@ def facts(run: RunResults) -> str:
         n = run.table.n_incomplete
         incomplete = f", {n} with missing values" if n else ""
         cards.append(("rows", f"{run.table.n_rows} rows{incomplete}, {len(run.table.columns)} columns"))
+    elif run.likelihoods is not None:
+        rows = [
+            f"{len(score):,} {'held-out ' * (name == 'held out')}rows" for name, score in run.likelihoods.scores.items()
+        ]
+        cards.append(("scored rows", ", ".join(rows)))
     is_fitted = bool(run.records) and run.records[-1].get("is_fitted")
     if run.table is not None and run.table.classes:
         n = len(run.table.classes)
-        cards.append(("class", f"{n} {plural(n, 'class')} of rows"))
+        cards.append(("classes", f"{n} {plural(n, 'class')} of rows"))
     if not is_fitted:
         cards.append(("machine", run.machine.summary()))
     if run.records and not is_fitted:
         n_epochs = int(run.records[-1].get("epoch", 0))
-        cards.append(("epoch", f"{n_epochs} {plural(n_epochs, 'epoch')}"))
+        cards.append(("training", f"{n_epochs} {plural(n_epochs, 'epoch')}"))
     if run.likelihoods is not None:
         report, method = run.likelihoods, run.likelihoods.partition.method
         *_, name = report.scores
@@ -46,8 +52,8 @@ def facts(run: RunResults) -> str:
     if run.landscape is not None:
         last = run.landscape.track.snapshots[-1]
         stable = int(last.stable.sum())
-        cards.append(("solution", f"{last.n_solutions} {plural(last.n_solutions)}, {stable} stable"))
-        cards.append(("start", f"{len(last.basin)} starts"))
+        found = f"{last.n_solutions} {plural(last.n_solutions)}, {stable} stable"
+        cards.append(("solutions", f"{found}, from {len(last.basin)} {plural(len(last.basin), 'start')}"))
     parts = []
     for name, text in cards:
         head = f'<span class="name">{escape(name)}</span><span class="value">{escape(text)}</span>'
@@ -108,19 +114,30 @@ def legend(landscape: LandscapeResults) -> str:
 
 
 def solutions_without_script(run: RunResults) -> str:
-    """Return a figure or table of the solutions with the largest basins at the last epoch."""
+    """Return a figure of the solutions with the largest basins at the last epoch, if they are images."""
+    assert run.landscape is not None
+    last, view = run.landscape.track.snapshots[-1], View(run)
+    numbers = shown_solutions(last, N_WITHOUT_SCRIPT)
+    if len(numbers) == 0 or view.kind != "image":
+        return ""
+    images = view.values(last.means[0][numbers])
+    caption = f"The {len(numbers)} solutions with the largest basins at epoch {last.epoch}, largest first."
+    return figures.images(images, (view.height, view.width), caption, "solutions").html()
+
+
+def solutions(run: RunResults) -> str:
+    """Return a table of the most probable solutions at the last epoch, beside the shares of the starts."""
     assert run.landscape is not None
     last = run.landscape.track.snapshots[-1]
-    numbers = shown_solutions(last, N_WITHOUT_SCRIPT)
-    if len(numbers) == 0:
-        return ""
-    view = View(run)
-    if view.kind == "image":
-        images = view.values(last.means[0][numbers])
-        caption = f"The {len(numbers)} solutions with the largest basins at epoch {last.epoch}, largest first."
-        return figures.images(images, (view.height, view.width), caption, "solutions").html()
-    rows = [(f"solution {i}", float(last.free_energy[i]), int(last.counts[i])) for i in numbers.tolist()]
-    return f'<div class="wide">{table(("", "F", "starts"), rows)}</div>'
+    probabilities, shares = last.probabilities.tolist(), (last.counts / max(1, int(last.counts.sum()))).tolist()
+    rows = [
+        (f"solution {i}", f"{probabilities[i]:.1%}", f"{shares[i]:.1%}", f, "yes" if stable else "no")
+        for i, (f, stable) in enumerate(zip(last.free_energy.tolist(), last.stable.tolist(), strict=True))
+    ][:N_LISTED]
+    heads = ("", "probability", "share of the starts", "F (nats)", "stable")
+    listed = f'<div class="wide">{table(heads, rows, digits=2)}</div>{explain("probability")}' if rows else ""
+    of = "" if len(rows) == last.n_solutions else f" (the {len(rows)} most probable of {last.n_solutions})"
+    return f"<h3>Probabilities{of}</h3>{listed}" if rows else ""
 
 
 def tree(run: RunResults) -> str:

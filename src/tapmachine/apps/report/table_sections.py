@@ -174,7 +174,7 @@ def _classes(results: TableResults) -> str:
     return (
         "<h2>Classes</h2><p>Typical values of each class: means of numbers and most probable categories. Red values "
         "are above the average of all rows, and blue values below. The darker a gray cell, the more the categories of "
-        f'the class differ from those of all rows.{rest}</p><div class="wide">{body}</div>{explain("class")}'
+        f'the class differ from those of all rows.{rest}</p><div class="wide">{body}</div>{explain("classes")}'
     )
 
 

@@ -112,13 +112,16 @@ def _run(run: RunResults, is_alone: bool) -> str:
     if run.landscape is not None:
         last = run.landscape.track.snapshots[-1]
         parts += [
-            f"<h2>TAP solutions</h2><div data-part='findings'><p>At epoch <span>{last.epoch}</span>:</p>",
+            "<h2>TAP solutions</h2><p>Solutions are patterns that the machine has stored: mutually consistent means "
+            "of all units, found by the mean-field iteration from rows of the data.</p><div data-part='findings'>"
+            f"<p>At epoch <span>{last.epoch}</span>:</p>",
             items(run.landscape.sentences[-1], "findings"),
             "</div>",
-            explain("solution", "start", "basin", "free energy F", "stable"),
+            explain("solutions", "start", "basin", "free energy F", "stable"),
             sections.legend(run.landscape),
             _resource("explorer.html") if script is not None else "",
             f"<noscript>{sections.solutions_without_script(run)}</noscript>",
+            sections.solutions(run),
             sections.tree(run),
         ]
     parts.append(sections.learned(run))
