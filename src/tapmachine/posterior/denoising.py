@@ -4,23 +4,32 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import exp, isfinite, log
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.beliefs import Moments, Tilt
+from tapmachine.beliefs import Moments
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, PosteriorWarning, warn
 from tapmachine.data.rows import spaced
+from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import in_double
-from tapmachine.machine.sampler import gibbs, sweep_chain
+from tapmachine.machine.checks import in_double, models_correlations
 from tapmachine.posterior.baselines import pointwise_estimate
 from tapmachine.posterior.channels import Channel, Missing, UnknownParameter
 from tapmachine.posterior.driver import PosteriorOptions, Starts, infer
 from tapmachine.posterior.exact import exact_posterior
+from tapmachine.posterior.methods import (
+    CHAIN_SWEEPS,
+    METHODS,
+    N_CHAINS,
+    SCHEMES,
+    TRIAL_SWEEPS,
+    chosen_method,
+    posterior_by_chains,
+)
 from tapmachine.posterior.mixture import Posterior, mixture
 from tapmachine.posterior.observations import as_observations
 from tapmachine.solver import Scheme, solve
@@ -29,7 +38,6 @@ from tapmachine.solver.validity import default_scheme
 from tapmachine.units import Units
 
 ESTIMATION_ROWS = 200  # maximum number of observations used to estimate a channel
-BURN_IN = 0.1  # fraction of each chain that is discarded
 GRID_SIZE = 12  # number of values in the initial grid search for a channel's parameter
 LOG_TOLERANCE = 1e-3  # tolerance of the logarithm of the parameter
 CHUNK_VALUES = 2**25  # maximum number of moments in memory, over all initial states
@@ -43,20 +51,25 @@ def denoise(
     *,
     data: Tensor | np.ndarray[Any, Any] | None = None,
     starts: Sequence[StartingPoint] | None = None,
-    anneal: Sequence[Channel] = (),
     scheme: Scheme | None = None,
+    method: Literal["tap", "adaptive", "gibbs"] | None = None,
     options: PosteriorOptions | None = None,
 ) -> Posterior:
     """Compute the posterior of the visible states given noisy or incomplete observations, with the machine as prior.
 
-    The machine conditioned on the observations is solved from several initial states: the pointwise estimate and, if
-    `data` is specified, similar examples. The posterior is a mixture of the distinct solutions, weighted by exp(−F). F
-    is computed in the machine's dtype; if the noise is smaller than a hundredth of the values, use `machine.double()`.
+    By default, the method is chosen by a trial, in which known rows are spoiled by the same channel and restored: TAP,
+    adaptive TAP, which remains accurate for stronger couplings, or Gibbs chains. The trial is run once per machine and
+    channel. The chosen method is returned in `Posterior.method`.
+
+    With TAP, the machine conditioned on the observations is solved from several initial states: the pointwise estimate
+    and, if `data` is specified, similar examples. The posterior is a mixture of the distinct solutions, weighted by
+    exp(−F). F is computed in the machine's dtype; if the noise is smaller than a hundredth of the values, use
+    `machine.double()`.
 
     The posterior is exact for machines fitted to real-valued tables if the channel is `GaussianNoise` or `Missing`.
     More generally, it is exact for `Gaussian` visible units with a few `SpikeSlab` hidden units and at most one
-    `Categorical` hidden unit. In this case, `data` and most options have no effect. If `starts`, `anneal`, `scheme` or
-    a `temperature` other than 1 is specified, the mean field is used instead.
+    `Categorical` hidden unit. In this case, `data` and most options have no effect. If `starts`, `scheme`, `method` or
+    a `temperature` other than 1 is specified, the exact posterior is not used.
 
     Args:
         machine: An unconditioned machine.
@@ -67,9 +80,9 @@ def denoise(
             are used as additional initial states, which improves the result if the noise is strong.
         starts: List of initial states that replaces the default list. Each is a tensor of shape (K, n_visible), or
             another value that the argument `start` of `solve` accepts.
-        anneal: Sequence of channels, usually with decreasing noise, for which the posterior is computed before
-            `channel`. Each solution is the initial state for the next channel.
-        scheme: Mean-field scheme (default: `TAP()`; `AdaptiveTAP()` for machines fitted to real-valued tables).
+        scheme: Mean-field scheme (default: that of the method).
+        method: Method: "tap", "adaptive" (adaptive TAP) or "gibbs" (10 conditioned Gibbs chains of 200 sweeps per row)
+            (default: chosen by a trial; "tap" if `starts` is specified).
         options: Number of neighbors, temperature, tolerance and other options (default: `PosteriorOptions()`).
 
     Warns:
@@ -88,26 +101,59 @@ def denoise(
     y = as_observations(machine, y)
     check_channel(channel)
     options = options or PosteriorOptions()
+    if method is not None and method not in METHODS:
+        raise ValueError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+    if method is not None and scheme is not None:
+        raise ValueError("method and scheme cannot be combined; pass one of them")
     initial = Starts.of(machine, data, starts, len(y), options)
     channel = estimate_channel(machine, y, channel, scheme)
-    is_plain = scheme is None and starts is None and options.temperature == 1 and not anneal
+    is_plain = scheme is None and method is None and starts is None and options.temperature == 1
     exact = exact_posterior(machine, y, channel) if is_plain else None
     if exact is not None:
         return exact
-    scheme = scheme or default_scheme(machine)
+
+    def solved(rows: Tensor, through: Channel, examples: Tensor | None, word: str) -> Posterior:
+        few = replace(options, max_sweeps=TRIAL_SWEEPS)
+        return _solved(machine, rows, through, replace(initial, examples=examples), SCHEMES[word](), word, few)
+
+    if scheme is not None or models_correlations(machine):
+        scheme = scheme or default_scheme(machine)
+        return _solved(machine, y, channel, initial, scheme, type(scheme).__name__, options)
+    used: str = method or "tap"
+    if method is None and starts is None and options.temperature == 1:
+        used = chosen_method(machine, y, channel, initial.examples, solved)
+    if used == "gibbs":
+        draws = torch.Generator(machine.device).manual_seed(0)
+
+        def part(rows: Tensor) -> Posterior:
+            return posterior_by_chains(machine, y[rows], channel.rows(rows), N_CHAINS, CHAIN_SWEEPS, draws)
+
+        return infer(machine, len(y), CHUNK_VALUES // (4 * N_CHAINS * sum(machine.sizes)), part)
+    return _solved(machine, y, channel, initial, SCHEMES[used](), used, options)
+
+
+def _solved(
+    machine: BoltzmannMachine,
+    y: Tensor,
+    channel: Channel,
+    initial: Starts,
+    scheme: Scheme,
+    method: str,
+    options: PosteriorOptions,
+) -> Posterior:
+    """Compute the posterior from mean-field solutions."""
     limits: dict[str, Any] = {"tol": options.tol, "max_sweeps": options.max_sweeps}
+    if method == "adaptive":
+        initial = replace(initial, examples=None)  # one start is sufficient, and each is expensive
 
     def part(rows: Tensor) -> Posterior:
         of_rows = channel.rows(rows)
         observed, log_scale = of_rows.observe(machine, y[rows])
-        annealed = [other.rows(rows).observe(machine, y[rows])[0] for other in anneal]
-        solutions = []
-        for start in initial.of_rows(rows) or _default_starts(machine.layers[0], y[rows], of_rows, initial):
-            last: StartingPoint = start
-            for conditioned in annealed:
-                last = solve(conditioned, last, scheme, **limits)
-            solutions.append(solve(observed, last, scheme, callback=options.callback, **limits))
-        return mixture(list(machine.layers), solutions, options.temperature, log_scale, channel)
+        solutions = [
+            solve(observed, start, scheme, callback=options.callback, **limits)
+            for start in initial.of_rows(rows) or _default_starts(machine.layers[0], y[rows], of_rows, initial)
+        ]
+        return mixture(list(machine.layers), solutions, options.temperature, log_scale, channel, method)
 
     return infer(machine, len(y), CHUNK_VALUES // (len(initial) * sum(machine.sizes)), part)
 
@@ -160,12 +206,13 @@ def estimate_channel(
     if unknown is None:
         return channel
     double = in_double(machine)  # differences of F are small relative to F
+    method: Any = "tap" if scheme is None and mixture_of(machine) is None else None
     sample = spaced(y, ESTIMATION_ROWS).to(double.dtype if y.is_floating_point() else None)
 
     def free_energy(candidate: Channel) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PosteriorWarning)
-            return float(denoise(double, sample, candidate, scheme=scheme).free_energy.mean())
+            return float(denoise(double, sample, candidate, scheme=scheme, method=method).free_energy.mean())
 
     return _most_likely(channel, unknown, free_energy)
 
@@ -201,25 +248,7 @@ def gibbs_posterior(
     check_channel(channel)
     n_sweeps = check_count("n_sweeps", n_sweeps)
     generator = generator or torch.Generator(machine.device).manual_seed(0)
-    conditioned, _ = channel.observe(machine, y)
-    units = conditioned.layers[0]
-    zero = torch.zeros((len(y), *units.state_shape), dtype=units.dtype, device=units.device)
-    chain = gibbs(conditioned, units.sample(Tilt(zero, 0.0), generator), 0, generator)
-    first = int(BURN_IN * n_sweeps)
-    center = conditioned.conditional(
-        0, chain
-    ).mean  # without centering, large means would cause rounding errors in the variance
-    total, squares, variances = (torch.zeros_like(zero) for _ in range(3))
-    for sweep in range(n_sweeps):
-        chain = sweep_chain(conditioned, chain, generator)
-        if sweep >= first:
-            moments = conditioned.conditional(0, chain)
-            off = moments.mean - center
-            total += off
-            squares += off**2
-            variances += moments.variance
-    mean, count = total / (n_sweeps - first), n_sweeps - first
-    return Moments(center + mean, variances / count + (squares / count - mean**2).clamp(min=0))
+    return posterior_by_chains(machine, y, channel, 1, n_sweeps, generator).moments[0]
 
 
 def check_channel(channel: object) -> None:

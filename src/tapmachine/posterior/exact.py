@@ -62,5 +62,5 @@ def conditioned(machine: BoltzmannMachine, mixture: Mixture, x: Tensor, channel:
         layers = tuple(Moments(*(z.to(machine.dtype) for z in layer)) for layer in (visible, given.hidden_moments))
         one = torch.ones(len(some), dtype=torch.long, device=x.device)
         status = one * int(Status.CONVERGED)
-        parts.append(Posterior(layers, -given.log_weight, one, status, channel, machine.layers[0]))
+        parts.append(Posterior(layers, -given.log_weight, one, status, channel, machine.layers[0], "exact"))
     return joined(parts)

@@ -25,11 +25,14 @@ class Posterior:
     Attributes:
         moments: Posterior mean and variance of the units in each layer, each of shape (K, *state_shape).
         free_energy: Free energy −ln Σ_x exp(−E(x))·P(y|x) of each row in nats, of shape (K,). The log-evidence is
-            ln P(y) = −free_energy − ln Z, where Z is the partition function of the unconditioned machine.
+            ln P(y) = −free_energy − ln Z, where Z is the partition function of the unconditioned machine. NaN if the
+            method is "gibbs".
         n_solutions: Number of distinct solutions of each row, of shape (K,).
         status: `Status` of each row as an integer, of shape (K,). It is CONVERGED if the row has a converged solution.
         channel: Channel or measurements, including estimated parameters.
         units: Visible units of the machine.
+        method: Method by which the posterior was computed: "exact", "tap", "adaptive", "gibbs", "recovery", or the
+            name of the scheme that was specified.
 
     Example:
         >>> import torch
@@ -44,6 +47,7 @@ class Posterior:
     status: Tensor
     channel: "Channel | Measurements"
     units: Units
+    method: str
 
     @property
     def mean(self) -> Tensor:  # (K, *state_shape)
@@ -90,7 +94,8 @@ class Posterior:
 
     def __repr__(self) -> str:
         failed = int((~self.converged).sum())
-        return f"Posterior({len(self)} rows through {self.channel}{f', {failed} not converged' if failed else ''})"
+        not_converged = f", {failed} not converged" if failed else ""
+        return f"Posterior({len(self)} rows through {self.channel}, method {self.method}{not_converged})"
 
     def _repr_html_(self) -> str:
         from tapmachine.display.html import card, escape
@@ -108,6 +113,7 @@ def mixture(
     temperature: float,
     log_scale: Tensor | float,
     channel: "Channel | Measurements",
+    method: str,
 ) -> Posterior:
     """Combine the distinct solutions of each row into a mixture, weighted by exp(−F/T).
 
@@ -117,6 +123,7 @@ def mixture(
         temperature: Temperature T of the weights.
         log_scale: Value to subtract from the free energy of each row, of shape (K,).
         channel: Channel or measurements.
+        method: Name of the method.
     """
     status = torch.stack([solution.status for solution in solutions])  # (S, K)
     free_energies = torch.stack([solution.free_energy.double() for solution in solutions])
@@ -137,6 +144,7 @@ def mixture(
         torch.where(converged.any(0), int(Status.CONVERGED), status[0]).to(status.dtype),
         channel,
         layers[0],
+        method,
     )
 
 

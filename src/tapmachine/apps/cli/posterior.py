@@ -245,7 +245,8 @@ def _restored(
 
 def _summary(out: Path, posterior: "Posterior", what: str, deviation: "Tensor") -> str:
     failed = not_converged(posterior)
-    said = f", {failed} not converged" if failed else ""
+    said = {"adaptive": " by adaptive TAP", "gibbs": " by Gibbs chains"}.get(posterior.method, "")
+    said += f", {failed} not converged" if failed else ""
     typical = f"; typical standard deviation {float(deviation.square().mean().sqrt()):.3g}" if deviation.numel() else ""
     return f"{out}: {len(posterior)} rows {what}{said}{typical}"
 

@@ -114,7 +114,7 @@ def recover(
         of_rows = replace(task, y=task.y[rows])
         layouts = _starts(of_rows, neutral, initial, rows)
         solutions = [of_rows.solve(layers, options) for layers in layouts]
-        return mixture(list(used.layers), solutions, options.temperature, 0.0, task.channel)
+        return mixture(list(used.layers), solutions, options.temperature, 0.0, task.channel, "recovery")
 
     return infer(machine, len(task.y), task.rows_at_a_time, part)
 
