@@ -20,7 +20,7 @@ RELEASE := .venv-release
 # One single-threaded process per core is twice as fast as one process with a thread per core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
 
-.PHONY: help demo reproduce test quick lint format docs gallery bench release-check clean
+.PHONY: help demo reproduce test quick torture lint docs gallery bench release-check clean
 
 help:
 	@echo "make demo           train a machine on digits, denoise images, and write demo/report.html"
@@ -28,8 +28,8 @@ help:
 	@echo "make test           run the tests (VERSIONS=oldest or newest: with other versions of the dependencies;"
 	@echo "                    ARGS='-m slow': the tests that take minutes)"
 	@echo "make quick          run the first case of every fast test (90 seconds on two cores)"
+	@echo "make torture        run the tests of faults: hostile files and folders, full disks, memory limits, interrupts"
 	@echo "make lint           run ruff and mypy"
-	@echo "make format         format the code with ruff"
 	@echo "make docs           build the documentation site in site/, with warnings as errors"
 	@echo "make gallery        run the gallery scripts and update their figures (DATA=FOLDER for scripts that need data)"
 	@echo "make bench          measure speed and scaling"
@@ -58,14 +58,13 @@ test: $(READY)
 quick: $(READY)
 	$(PYTEST) -m quick $(ARGS)
 
+torture: $(READY)
+	$(PYTEST) -m "torture or not torture" tests/test_torture.py $(ARGS)
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-
-format: $(READY)
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

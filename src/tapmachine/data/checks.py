@@ -1,7 +1,6 @@
 """Validation of arguments, with error messages that name the argument and its value."""
 
 import operator
-import os
 from typing import Any
 
 import numpy as np
@@ -43,14 +42,3 @@ def check_level(level: Any) -> None:
     """Raise a ValueError unless the level of an interval is between 0 and 1."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level!r}; expected a number between 0 and 1, such as 0.9")
-
-
-def check_memory(n_bytes: int, what: str) -> None:
-    """Raise a MemoryError if something needs more memory than the computer, or the process, may have."""
-    import resource
-
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [limit for limit, _ in [resource.getrlimit(resource.RLIMIT_AS)] if limit != resource.RLIM_INFINITY]
-    most = min([total, *limits])
-    if n_bytes > most:
-        raise MemoryError(f"{what} would take {n_bytes / 2**30:.4g} GiB of {most / 2**30:.4g} GiB; use fewer units")

@@ -1,6 +1,7 @@
 """Exceptions and warnings of the package."""
 
 import inspect
+import os
 import warnings
 
 
@@ -158,3 +159,14 @@ def warn(message: str, category: type[TapmachineWarning]) -> None:
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+def check_memory(n_bytes: int, what: str) -> None:
+    """Raise a MemoryError if something needs more memory than the computer, or the process, may have."""
+    import resource
+
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [limit for limit, _ in [resource.getrlimit(resource.RLIMIT_AS)] if limit != resource.RLIM_INFINITY]
+    most = min([total, *limits])
+    if n_bytes > most:
+        raise MemoryError(f"{what} needs {n_bytes / 2**30:.3g} GiB of memory; {most / 2**30:.3g} GiB are available")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.data.checks import check_memory
+from tapmachine.data.errors import check_memory
 from tapmachine.units import Units
 
 SYMMETRY_SLACK = 1e-4  # tolerated asymmetry of a matrix due to rounding, relative to the largest weight
@@ -84,7 +84,7 @@ class BoltzmannMachine(nn.Module):
         self.last_learning_rate: float | None = None
         shapes = [(self.sizes[edge], self.sizes[min(edge + 1, len(layers) - 1)]) for edge in range(self.n_edges)]
         if weights is None:
-            check_memory(sum(map(prod, shapes)) * self.layers[0].dtype.itemsize, "the weights of the machine")
+            check_memory(sum(map(prod, shapes)) * self.layers[0].dtype.itemsize, "a machine with these weights")
             generator = generator or torch.Generator().manual_seed(0)
             weights = [self._draw(shape, generator) for shape in shapes]
         _check_weights(weights, shapes, self.dtype, self.device)

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.data.checks import check_memory
-from tapmachine.data.errors import TrainingWarning, warn
+from tapmachine.data.errors import TrainingWarning, check_memory, warn
 from tapmachine.data.rows import Rows, by_rows, has_gaps, parts, place_of, spaced
 from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine, dbm

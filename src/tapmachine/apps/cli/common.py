@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from tapmachine import __version__
-from tapmachine.data.errors import DamageWarning
+from tapmachine.data.errors import DamageWarning, check_memory
 
 if TYPE_CHECKING:
     from tapmachine.runs.registry import ModelWord
@@ -33,6 +33,7 @@ app = typer.Typer(
 )
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, or typer's copy of it
+LEAST_MEMORY = 2**30  # bytes
 BAD_INPUT, DIVERGED, STOPPED, INTERRUPTED = 2, 4, 75, 130  # exit status; see docs/reliability.md
 
 
@@ -133,6 +134,7 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
             if os.environ.get("RANK", "0") != "0" and "quiet" in values:
                 values["quiet"] = True
             with escaped_output(), warnings_as_lines(values.get("quiet", False)):
+                check_memory(LEAST_MEMORY, "PyTorch")  # whose libraries abort the process without a message
                 function(**values)
 
         return app.command(epilog=f"Example:  {example}")(run)
@@ -194,26 +196,33 @@ def one_line_errors() -> Iterator[None]:
         fail(f"{_usage_message(error)}; see {command} --help", BAD_INPUT)
     except (typer.Abort, KeyboardInterrupt):
         fail("interrupted", INTERRUPTED)
-    except (MemoryError, RuntimeError, SystemError) as error:
+    except (MemoryError, RuntimeError, SystemError, ImportError) as error:
         from tapmachine.data.errors import DivergenceError, StoppedRun
 
         if _is_out_of_memory(error):
             command = " ".join(["tapmachine", *sys.argv[1:2]])
             fail(f"not enough memory for {command}{f': {error}' if str(error) else ''}", BAD_INPUT)
         codes: dict[type[Exception], int] = {DivergenceError: DIVERGED, StoppedRun: STOPPED}
-        if type(error) not in codes:
+        if type(error) not in codes and not isinstance(error, ImportError):
             raise
-        fail(str(error), codes[type(error)])
+        fail(str(error), codes.get(type(error), BAD_INPUT))
     except OSError as error:
         named = error.filename is not None and error.strerror is not None
         fail(f"{error.filename}: {error.strerror}" if named else str(error) or type(error).__name__, BAD_INPUT)
-    except (ValueError, ImportError) as error:
+    except ValueError as error:
         fail(str(error) or type(error).__name__, BAD_INPUT)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
     """Return whether memory ran out. PyTorch and Python's import system raise other errors than MemoryError then."""
-    words = ("allocate memory", "out of memory", "bad_alloc", "malloc of size", "can't start new thread")
+    words = (
+        "allocate memory",
+        "failed to map segment",
+        "out of memory",
+        "bad_alloc",
+        "malloc of size",
+        "can't start new thread",
+    )
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
