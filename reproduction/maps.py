@@ -14,8 +14,8 @@ from reproduction.solutions import solutions_at
 from tapmachine.analysis.landscape.embedding import FEWEST_POINTS, embed_landscape
 from tapmachine.analysis.landscape.figures import MANY, map_thumbnails, solution_map
 from tapmachine.analysis.landscape.tracking import snapshot_of
+from tapmachine.data.errors import plural
 from tapmachine.display.figures import new_figure
-from tapmachine.display.html import plural
 
 EPOCHS = (1, 3, 5, 10, 25, 50, 75, 100)
 COMPARED = (BINARY_100, REAL_500, FACES_256)

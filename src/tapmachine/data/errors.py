@@ -1,4 +1,4 @@
-"""Exceptions and warnings of the package."""
+"""Exceptions and warnings of the package, and what their messages share."""
 
 import inspect
 import os
@@ -170,3 +170,8 @@ def check_memory(n_bytes: int, what: str) -> None:
     most = min([total, *limits])
     if n_bytes > most:
         raise MemoryError(f"{what} needs {n_bytes / 2**30:.3g} GiB of memory; {most / 2**30:.3g} GiB are available")
+
+
+def plural(count: int, word: str = "solution") -> str:
+    """Return the word in the singular or plural, depending on the count."""
+    return word if count == 1 else f"{word}es" if word.endswith("s") else f"{word}s"

@@ -36,11 +36,6 @@ def readable(value: float) -> str:
     return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
 
 
-def plural(count: int, word: str = "solution") -> str:
-    """Return the word in the singular or plural, depending on the count."""
-    return word if count == 1 else f"{word}es" if word.endswith("s") else f"{word}s"
-
-
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], name: str = "numbers", digits: int = 3) -> str:
     """Return an HTML table with row headers in the first column and formatted numbers in the others."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)

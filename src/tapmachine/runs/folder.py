@@ -25,8 +25,9 @@ from tapmachine.data.errors import DamageWarning, FileError, RunError, warn
 from tapmachine.data.files import SMALL, check_regular, leads_out, read_bytes, write_atomically
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.files import FORMAT, MACHINE_FILE, Description, read_tensors, save, write_tensors
-from tapmachine.runs.records import Record, describe_damage, read_records, write_records
 from tapmachine.runs.settings import Settings, check_names
+
+Record = dict[str, Any]  # of an epoch
 
 KEPT = 2  # number of checkpoints; if the last one is damaged, the previous one is used
 CHECKPOINT = re.compile(r"epoch-(\d+)(-partial)?\.safetensors")
@@ -141,16 +142,17 @@ class RunFolder:
         """Return the records of all epochs. Damaged lines are skipped with a `DamageWarning`."""
         records, damaged = self._read_records()
         if damaged:
-            warn(f"{describe_damage(self._records_path, damaged)}; skipped", DamageWarning)
+            warn(f"{_describe_damage(self._records_path, damaged)}; skipped", DamageWarning)
         return records
 
     def damaged_records(self) -> str:
         """Return a description of the damaged lines of the records, or an empty string if no line is damaged."""
-        return describe_damage(self._records_path, self._read_records()[1])
+        return _describe_damage(self._records_path, self._read_records()[1])
 
     def forget_records_after(self, epoch: int) -> None:
         """Remove the records of epochs that will be repeated, and damaged lines."""
-        write_records(self._records_path, [record for record in self.records() if record["epoch"] <= epoch])
+        lines = [json.dumps(record) + "\n" for record in self.records() if record["epoch"] <= epoch]
+        write_atomically(self._records_path, "".join(lines).encode())
 
     @property
     def _records_path(self) -> Path:
@@ -160,7 +162,7 @@ class RunFolder:
         saved_epoch = 0
         with suppress(RunError):
             saved_epoch = self.last_epoch() or 0
-        return read_records(self._records_path, saved_epoch)
+        return _records_in(self._records_path, saved_epoch)
 
     def note(self, event: str, **details: Any) -> None:
         """Append a line to the event log. Write errors are ignored."""
@@ -287,3 +289,59 @@ def _sha256(path: Path) -> str:
     check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ----- lines of the records
+
+
+def _records_in(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, bytes]]:
+    """Read the records and the damaged lines of a file.
+
+    A last line that was truncated when the process was killed does not count as damaged.
+
+    Args:
+        path: Path to the file. A missing file has no records.
+        saved_epoch: Epoch of the last checkpoint.
+
+    Returns:
+        The records, and the damaged lines by line number.
+    """
+    try:
+        lines = read_bytes(path).split(b"\n")
+    except FileNotFoundError:
+        return [], {}
+    parsed = {line_number: _record_in(line) for line_number, line in enumerate(lines, 1) if line}
+    epochs = [record["epoch"] for record in parsed.values() if record is not None]
+    records = list[Record]()
+    for line_number, record in parsed.items():
+        if record is None:
+            continue
+        # Epochs increase with each line. Of two lines out of order, the one that does not fit its neighbors is damaged.
+        last, after = records[-1]["epoch"] if records else 0, epochs[len(records) + 1 :][:1]
+        if record["epoch"] <= last or (after and last < after[0] < record["epoch"]):
+            epochs.pop(len(records))
+            parsed[line_number] = None
+        else:
+            records.append(record)
+    damaged = {line_number: lines[line_number - 1] for line_number, record in parsed.items() if record is None}
+    # A record is written before the checkpoint of its epoch, so a truncated record is newer than the last checkpoint.
+    if max((record["epoch"] for record in records), default=0) >= saved_epoch:
+        damaged.pop(len(lines), None)
+    return records, damaged
+
+
+def _record_in(line: bytes) -> Record | None:
+    """Parse the record in a line, or return None if the line is damaged."""
+    try:
+        record = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and type(record.get("epoch")) is int else None
+
+
+def _describe_damage(path: Path, damaged: dict[int, bytes]) -> str:
+    """Return a description of the damaged lines of a file, or an empty string if no line is damaged."""
+    line_numbers = ", ".join(map(str, damaged))
+    if not damaged:
+        return ""
+    return f"{path}: {f'line {line_numbers} is' if len(damaged) == 1 else f'lines {line_numbers} are'} damaged"

@@ -13,8 +13,7 @@ from tapmachine.data.rows import LazyRows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.files import read_tensors, rebuild
 from tapmachine.runs.data import RunData, bytes_scaled_beyond, codec_of, named, read_data, read_prepared
-from tapmachine.runs.folder import RunFolder
-from tapmachine.runs.records import Record
+from tapmachine.runs.folder import Record, RunFolder
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.codec import EncodedData, read_rows
 from tapmachine.tables.schema import Schema

@@ -16,9 +16,8 @@ from torch.optim.lr_scheduler import ExponentialLR
 from tapmachine import __version__
 from tapmachine.accelerator.distributed import wait_for_all, world
 from tapmachine.accelerator.precision import environment, usual_modes
-from tapmachine.data.errors import RunError, RunWarning, Stopped, StoppedRun, warn
+from tapmachine.data.errors import RunError, RunWarning, Stopped, StoppedRun, plural, warn
 from tapmachine.data.rows import Rows, has_gaps
-from tapmachine.display.html import plural
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.data import RunData, named, read_data, repeat_rows
 from tapmachine.runs.folder import RunFolder

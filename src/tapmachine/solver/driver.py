@@ -1,14 +1,13 @@
 """Batched solver that finds fixed points from initial states and verifies the status of each solution."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tapmachine.accelerator.compilation import compiled
 from tapmachine.accelerator.precision import full_precision
-from tapmachine.accelerator.replay import Replay
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.data.checks import check_count
 from tapmachine.machine import BoltzmannMachine
@@ -17,6 +16,9 @@ from tapmachine.solver.schemes.mean_field import TAP
 from tapmachine.solver.schemes.process import Process, choose, join, select
 from tapmachine.solver.starts import StartingPoint, fitting, prior_moments, starting_moments
 from tapmachine.units import Units
+
+if TYPE_CHECKING:
+    from tapmachine.accelerator.replay import Replay
 
 CPU_BATCH = 256  # particles per batch, enough for efficient matrix products; small machines use larger batches
 CPU_VALUES = 2**22  # values per batch for which elementwise operations stay in cache
@@ -236,6 +238,8 @@ class _Batch:
             self.residual = torch.full_like(self.age, torch.inf, dtype=self.machine.dtype)
         elif self.captures:
             if self.replay is None:
+                from tapmachine.accelerator.replay import Replay  # only for GPUs
+
                 many = len(self.rows) >= MANY_PARTICLES and self.machine.n_rows is None
                 groups = N_GROUPS if many else 1
                 self.replay = Replay(lambda state: self._step(self.layers, state), self.state, 1, n_groups=groups)

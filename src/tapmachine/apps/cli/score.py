@@ -18,7 +18,7 @@ from tapmachine.apps.cli.common import (
     open_session,
     speaker,
 )
-from tapmachine.display.html import plural
+from tapmachine.data.errors import plural
 
 if TYPE_CHECKING:
     from tapmachine.likelihood.unbiased import LogPartition

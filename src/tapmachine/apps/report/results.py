@@ -14,9 +14,8 @@ from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.analysis.receptive import rank_all_fields
 from tapmachine.apps.report.labels import Labels, labels_of
 from tapmachine.apps.report.table_results import TableResults, table_results
-from tapmachine.data.errors import EstimateError
+from tapmachine.data.errors import EstimateError, plural
 from tapmachine.data.rows import spaced
-from tapmachine.display.html import plural
 from tapmachine.likelihood.report import LikelihoodReport
 from tapmachine.likelihood.sampling import equilibrium
 from tapmachine.machine import BoltzmannMachine

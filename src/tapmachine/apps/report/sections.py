@@ -11,7 +11,8 @@ from tapmachine.apps.report.results import SAMPLE_SWEEPS, LandscapeResults, RunR
 from tapmachine.apps.report.scripted import shown_solutions
 from tapmachine.apps.report.tree import draw_tree, shown_branches
 from tapmachine.apps.report.views import View
-from tapmachine.display.html import escape, items, number, pairs, plural, table, unfold
+from tapmachine.data.errors import plural
+from tapmachine.display.html import escape, items, number, pairs, table, unfold
 from tapmachine.likelihood.compare import comparison_of
 
 N_WITHOUT_SCRIPT = 48  # number of solutions shown if scripts are disabled

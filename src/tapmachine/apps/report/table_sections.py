@@ -10,9 +10,10 @@ from tapmachine.apps.report.figures import Figure
 from tapmachine.apps.report.quality import UnusualCell
 from tapmachine.apps.report.sections import grid
 from tapmachine.apps.report.table_results import TableResults
+from tapmachine.data.errors import plural
 from tapmachine.display.charts import bars, histogram, matrix, scatter
 from tapmachine.display.figures import COLORS, svg
-from tapmachine.display.html import escape, number, plural, readable, table, unfold
+from tapmachine.display.html import escape, number, readable, table, unfold
 
 MANY_BINARY = 12  # number of binary columns above which they share one figure
 MOST_CLASSES = 8  # maximum number of classes shown

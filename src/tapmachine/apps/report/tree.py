@@ -7,7 +7,8 @@ from torch import Tensor
 from tapmachine.analysis.landscape.tree import Branch, SolutionTree
 from tapmachine.apps.report.labels import Labels
 from tapmachine.apps.report.views import View
-from tapmachine.display.html import escape, plural
+from tapmachine.data.errors import plural
+from tapmachine.display.html import escape
 from tapmachine.display.images import gray_png
 
 MOST_LEAVES = 40

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tapmachine.accelerator.distributed import gathered, world
 from tapmachine.accelerator.precision import full_precision
-from tapmachine.accelerator.replay import Replay
 from tapmachine.likelihood.annealing.paths import AnnealingPath, Base, States, path_from, seeded
 from tapmachine.machine import BoltzmannMachine
+
+if TYPE_CHECKING:
+    from tapmachine.accelerator.replay import Replay
 
 BLOCK = 100  # number of runs that share a random number generator, so that further blocks of runs can be added later
 STRIDE = 20  # on a GPU, steps in one CUDA graph
@@ -108,8 +110,10 @@ def anneal(
     return walk
 
 
-def _captured(path: AnnealingPath, betas: Tensor, walk: Walk, generator: torch.Generator) -> Replay:
+def _captured(path: AnnealingPath, betas: Tensor, walk: Walk, generator: torch.Generator) -> "Replay":
     """Return the next 20 steps as a CUDA graph, which looks up temperatures by the position of the walk."""
+    from tapmachine.accelerator.replay import Replay  # only for GPUs
+
     beyond = betas[-1:].expand((1 - len(betas)) % STRIDE)  # steps past the last one change nothing
     all_betas = torch.cat((betas, beyond)).to(path.machine.device, path.machine.dtype)
 
