@@ -284,7 +284,7 @@ def test_the_fit_normalizes_its_density(quick_tables):
     table = Table.of(x, Gaussian(3))
     single = fit_classes(table, table.one_class(), 0.01)
     fitted = Slabs(fit_classes(table, split(single, table, 3, 0.01), 0.01), 6, 0)
-    fitted.fit(table.x, 20)
+    fitted.fit(table.x, table.weights, 20)
     machine = machine_of_table(single, table, fitted)
     volume = fitted.log_volume + table.deviation.log().sum()
     log_density = log_weight(machine, x) - exact_log_partition(machine)
@@ -320,6 +320,14 @@ def test_a_gaussian_table_stays_gaussian(quick_tables):
     x = np.random.default_rng(0).normal(size=(120, 4)) @ np.diag([1.0, 10.0, 0.1, 5.0])
     machine = fit_table(torch.from_numpy(x), 2).machine
     assert not machine.weights[0][:, 4:].any()
+
+
+def test_equal_weights_do_not_change_heavy_tails(quick_tables):
+    x = torch.from_numpy(np.random.default_rng(0).standard_t(2, size=(200, 2)))
+    plain = fit_table(x, 2).machine.weights[0]
+    weighted = fit_table(x, 2, weights=torch.full((200,), 0.5)).machine.weights[0]
+    assert plain[:, 2:].any()
+    torch.testing.assert_close(weighted, plain)
 
 
 COLUMNS = np.random.default_rng(2).normal(size=(40, 3)) * [1.0, 100.0, 0.01]

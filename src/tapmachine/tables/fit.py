@@ -415,7 +415,7 @@ def fit_table(
     x = spaced(x, MOST_ROWS).detach().double().cpu()
     weights = None if weights is None else spaced(weights.unsqueeze(1), MOST_ROWS).flatten()
     is_plain = units is None or is_real(units)
-    has_slabs = is_plain and weights is None and not bool(x.isnan().any())
+    has_slabs = is_plain and not bool(x.isnan().any())
     table = Table.of(x, Gaussian(x.shape[1]) if units is None else units, weights)
     some = table.rows(spaced(torch.arange(len(table.x)), SELECTION_ROWS))
     most = min(n_hidden - 1, MOST_WITH_SLABS) if has_slabs else n_hidden
@@ -429,10 +429,13 @@ def fit_table(
     if has_slabs:
         n_steps = 0
         if len(table.x) >= FEW_ROWS:
-            parts = [(fit_selected(fold, selection, seed), fold.x, others.x) for fold, others in folds(some, seed)]
+            parts = [
+                (fit_selected(fold, selection, seed), (fold.x, fold.weights), (others.x, others.weights))
+                for fold, others in folds(some, seed)
+            ]
             n_steps = best_n_steps(parts, n_hidden, seed)
         slabs = Slabs(mixture, n_hidden, seed, MOST_SLABS if n_steps else 0)
-        slabs.fit(some.x, n_steps)
+        slabs.fit(some.x, some.weights, n_steps)
     return TableFit(machine_of(mixture, table, slabs), notes)
 
 

@@ -18,12 +18,14 @@ LEARNING_RATE = 0.02
 INITIAL_SPREAD = 0.2  # length of the initial weights of a unit
 INITIAL_ODDS = -1.0  # log-odds of an active unit
 
+WeightedRows = tuple[Tensor, Tensor]  # rows of shape (N, n) and their weights of shape (N,)
 
-def best_n_steps(parts: list[tuple[Mixture, Tensor, Tensor]], n_hidden: int, seed: int) -> int:
+
+def best_n_steps(parts: list[tuple[Mixture, WeightedRows, WeightedRows]], n_hidden: int, seed: int) -> int:
     """Return the number of training steps that maximizes the held-out likelihood, or 0 if slabs do not increase it.
 
     Args:
-        parts: For each fold, the mixture fitted to it, its rows, and the held-out rows.
+        parts: For each fold, the mixture fitted to it, its rows and the held-out rows, with their weights.
         n_hidden: Number of hidden units beside those that model the correlations.
         seed: Random seed for the initial weights.
     """
@@ -32,8 +34,8 @@ def best_n_steps(parts: list[tuple[Mixture, Tensor, Tensor]], n_hidden: int, see
         slabs = Slabs(mixture, n_hidden, seed)
         if not slabs.n_slabs:
             return 0
-        curve = slabs.fit(fitted, MOST_STEPS, left_out)
-        gains.append(curve - (mixture.log_density(left_out) + slabs.log_volume))
+        curve = slabs.fit(*fitted, MOST_STEPS, left_out[0])
+        gains.append(left_out[1] * (curve - (mixture.log_density(left_out[0]) + slabs.log_volume)))
     gain = torch.cat(gains, 1)
     best = int(gain.mean(1).argmax())
     error = gain[best].std() / gain.shape[1] ** 0.5
@@ -103,8 +105,10 @@ class Slabs:
         log_partition: Tensor = (self.log_shares + 0.5 * squares + of_sets).logsumexp(0)
         return log_partition
 
-    def fit(self, x: Tensor, n_steps: int, left_out: Tensor | None = None) -> Tensor:  # -> (evaluations, N of left_out)
-        """Maximize the likelihood of standardized rows, in whitened coordinates.
+    def fit(
+        self, x: Tensor, weights: Tensor, n_steps: int, left_out: Tensor | None = None
+    ) -> Tensor:  # -> (evaluations, N of left_out)
+        """Maximize the likelihood of standardized rows with weights, in whitened coordinates.
 
         Returns:
             Log-densities of held-out rows in whitened coordinates, before the first step and after every ten steps.
@@ -118,7 +122,7 @@ class Slabs:
                     curve.append(self.log_density(left_out))
             if step < n_steps:
                 optimizer.zero_grad()
-                (-self.log_density(y).mean()).backward()
+                (-(weights / weights.mean() * self.log_density(y)).mean()).backward()
                 optimizer.step()
         return torch.stack(curve) if curve else torch.empty(0)
 

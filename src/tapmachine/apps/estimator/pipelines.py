@@ -48,13 +48,11 @@ class _TableEstimator(BaseEstimator):  # type: ignore[misc]
         kinds = (self.columns or {}) | ({self._target: kind} if kind else {})
         inferred = {column.name: column.kind for column in Schema.infer(columns, kinds).columns}
         for column in columns:  # floats may be whole numbers in the training data only
-            if column.type == "float" and (library_of(X) is None or inferred[column.name] == "count"):
+            if column.type == "float" and (library_of(X) is None or inferred[column.name] != "binary"):
                 kinds.setdefault(column.name, "real")
-        is_real = {*(inferred | kinds).values()} == {"real"}
         order = np.lexsort([column.values.astype(str) for column in columns])
         table = replace(frame, index=None).table([replace(own, values=own.values[order]) for own in columns])
-        options = {"visible": "gaussian"} if is_real else {"columns": kinds}  # both fit the model of tables
-        self.model_ = RBM(self.n_hidden, random_state=self.random_state, **options)
+        self.model_ = RBM(self.n_hidden, random_state=self.random_state, columns=kinds)
         self.model_.fit(table, sample_weight=_check_sample_weight(sample_weight, order)[order])
         return self
 

@@ -25,12 +25,11 @@ from tapmachine.runs.registry import make_objective
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.codec import Codec
 from tapmachine.tables.frames import Frame, library_of
-from tapmachine.tables.machine import Fitted, ScaledMachine, make_machine, make_training, warn_of_unused
+from tapmachine.tables.machine import ScaledMachine, make_machine, make_training, warn_of_unused
 from tapmachine.training import Monitor, Objective, Trainer, TrainingOptions
 from tapmachine.training.gaps import check_columns, fill_columns
 from tapmachine.training.loop import run_epochs
 from tapmachine.training.monitor import Record
-from tapmachine.training.progress import in_words
 from tapmachine.training.state import TrainingState
 
 N_STARTS = 100  # number of stored rows, used as starting points of solutions and samples
@@ -128,11 +127,6 @@ def train(model: Any, X: Any, sample_weight: Any) -> tuple[Trained, KeyboardInte
     new = _new_machine(model, settings, x, weights)
     if new.is_fitted:
         warn_of_unused(settings, ["objective"] if isinstance(model.objective, Objective) else [])
-        fitted = Fitted(new.machine, x, weights, log_scale=model._codec.log_scale)
-        history = [] if settings.epochs == 0 else [fitted.epoch()]
-        if model.verbose and history:
-            print(", ".join(in_words(history[0])))
-        return Trained(settings, new, fitted.state(), history, _starts(x)), None
     settings = settings.for_rows(len(x))
     n_starts, every = (N_STARTS, 1) if model.verbose else (0, max(1, settings.all_epochs // N_MEASURED))
     monitor = _monitor(model, new, n_starts, every)
@@ -238,7 +232,7 @@ def _more_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | N
 
 
 def _new_machine(model: Any, settings: Settings, x: Rows, weights: Tensor | None) -> ScaledMachine:
-    schema = model._codec.schema if model._codec.is_coded else None
+    schema = model._codec.schema if model._codec.is_coded or model.columns else None
     units = model.visible if callable(model.visible) else None
     new = make_machine(settings, x, units=units, schema=schema, weights=weights, seed=settings.seed)
     if schema is not None:
