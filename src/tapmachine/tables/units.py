@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine.data.rows import LazyRows, Rows, as_tensor, parts, spaced
+from tapmachine.data.rows import Rows, parts
 from tapmachine.tables.options import MachineOptions
 from tapmachine.units import Units
 from tapmachine.units.registry import UNIT_TYPES
@@ -21,7 +21,6 @@ LARGEST_BYTE = 255  # integers up to this limit may be intensities
 NEAR_END = 0.02  # a column fills an interval if it comes within this fraction of the interval's length of both ends
 MOST_COLUMNS = 0.9  # the columns share an interval if more than this fraction of the columns fill the interval
 SCALED_COLUMNS = 0.5  # columns were scaled one by one if this fraction of them contains exact zeros and ones
-COMPARED_ROWS, ENOUGH_ROWS, NAMED = 2000, 50, 5  # maximum and minimum number of rows compared; number of columns listed
 MANY_ZEROS = 0.05  # exact zeros are a separate state if they make up more than this fraction of the values
 
 
@@ -40,23 +39,7 @@ def make_visible(options: MachineOptions, *data: Rows) -> tuple[Units, str]:
         lower, upper = lower.clamp(max=0), upper.clamp(min=0)
     units = unit_type.make(n, max(2, int(values.highest) + 1) if unit_type.states else 0, (lower, upper))
     has_one_scale = not units.support.is_countable and word != "gaussian"
-    notes = (_hint_of_scales(values) if has_one_scale else "") + (
-        _notes_on_columns(values, data[0]) if word != "gaussian" else ""  # tables have separate notes
-    )
-    return units, word + reason + notes
-
-
-def _notes_on_columns(values: "_Values", x: Rows) -> str:
-    """Describe constant and duplicate columns."""
-    constant = (values.ranges == 0).nonzero().flatten().tolist()
-    some = as_tensor(spaced(x, COMPARED_ROWS))[:, values.ranges.to(x.device if isinstance(x, Tensor) else "cpu") > 0]
-    is_sampled = isinstance(x, LazyRows) and x.most_sampled < min(len(x), COMPARED_ROWS)  # too few rows to tell
-    n_copies = 0 if is_sampled else some.shape[1] - torch.unique(some, dim=1).shape[1]
-    notes = f"; constant columns: {', '.join(map(str, constant[:NAMED]))}" if constant else ""
-    notes += f" and {len(constant) - NAMED} more" if len(constant) > NAMED else ""
-    if n_copies and len(x) >= ENOUGH_ROWS:
-        notes += f"; {n_copies} column{'s are copies' if n_copies > 1 else ' is a copy'} of others"
-    return notes
+    return units, word + reason + (_hint_of_scales(values) if has_one_scale else "")
 
 
 def given_units(maker: UnitMaker, n: int) -> tuple[Units, str]:

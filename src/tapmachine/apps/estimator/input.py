@@ -25,15 +25,25 @@ FLOATS = (np.float64, np.float32)
 
 
 class Input(NamedTuple):
-    """Rows that were passed to a method, converted once.
+    """Rows that were passed to a method of a fitted estimator, converted once.
 
     Attributes:
+        model: The estimator.
         rows: Encoded rows, with NaN for missing values.
         frame: The DataFrame, whose library and index results have; None for arrays, and for models fitted to arrays.
     """
 
+    model: Any
     rows: Array
     frame: Frame | None
+
+    @property
+    def states(self) -> Tensor:
+        """States of the visible units, with NaN for missing values.
+
+        Values outside the interval of the training data are clipped with a warning.
+        """
+        return states(self.model, self.rows)
 
     def table(self, columns: Any) -> Any:
         """Return columns as a DataFrame, or an array as it is."""
@@ -60,9 +70,9 @@ def read(model: Any, X: Any, gaps: bool = True, without: str | None = None) -> I
     check_is_fitted(model)
     frame = None if library_of(X) is None or model._codec.schema is None else Frame.of(X)
     if model._codec.is_table:
-        return Input(_table(model._codec, X if frame is None else frame, gaps, without), frame)
+        return Input(model, _table(model._codec, X if frame is None else frame, gaps, without), frame)
     rows = plain_rows(model, X, gaps)
-    return Input(rows.toarray() if issparse(rows) else rows, frame)
+    return Input(model, rows.toarray() if issparse(rows) else rows, frame)
 
 
 def _table(codec: Codec, X: Any, gaps: bool = True, without: str | None = None) -> Array:
@@ -100,10 +110,7 @@ def plain_rows(model: Any, X: Any, gaps: bool = True, reset: bool = False) -> An
 
 
 def states(model: Any, array: Array) -> Tensor:
-    """Convert encoded rows to states of the visible units, with NaN for missing values.
-
-    Values outside the interval of the training data are clipped with a warning.
-    """
+    """Convert encoded rows to states of the visible units; see `Input`."""
     machine: BoltzmannMachine = model.machine_
     x: Tensor = model._codec.rows(array, machine.dtype).to(machine.device)
     units = machine.layers[0]
@@ -126,7 +133,7 @@ def states(model: Any, array: Array) -> Tensor:
 
 def examples(model: Any, data: Any) -> Tensor | None:
     """Return complete example rows as states of the visible units."""
-    return None if data is None else states(model, read(model, data, gaps=False).rows)
+    return None if data is None else read(model, data, gaps=False).states
 
 
 def as_rows(machine: BoltzmannMachine, states: Tensor, dtype: Any) -> Array:

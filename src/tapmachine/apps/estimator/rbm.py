@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
 from tapmachine.analysis.features import features_of, visible_means
-from tapmachine.apps.estimator.input import FLOATS, Array, as_rows, dense_in_parts, examples, read, states
+from tapmachine.apps.estimator.input import FLOATS, Array, as_rows, dense_in_parts, examples, read
 from tapmachine.apps.estimator.training import Trained, all_or_nothing, log_partition, train, train_further
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import TrainingWarning, warn
@@ -171,8 +171,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
         Features of binary units lie in [0, 1]. Rows may contain missing values (NaN).
         """
-        rows = read(self, X).rows
-        return features_of(self.machine_, states(self, rows)).cpu().numpy().astype(rows.dtype, copy=False)
+        table = read(self, X)
+        return features_of(self.machine_, table.states).cpu().numpy().astype(table.rows.dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Any:
         """Compute the means of the visible units given the features of the last layer, (n_samples, n_features).
@@ -203,7 +203,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
         """
         table = read(self, X)
-        values = cells.log_likelihoods(self.machine_, self._codec, states(self, table.rows), log_partition(self))
+        values = cells.log_likelihoods(self.machine_, self._codec, table.states, log_partition(self))
         return table.series(values, "log_likelihood")
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -213,13 +213,11 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     @property
     def score_method_(self) -> str:
         """Method used to compute ln Z for the scores: `exact` or `annealed`."""
-        check_is_fitted(self)
         return log_partition(self).method
 
     @property
     def score_error_(self) -> float:
         """Standard error of ln Z in nats, which all scores share; 0 if ln Z is exact."""
-        check_is_fitted(self)
         return log_partition(self).error
 
     def sample(
@@ -283,7 +281,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         """
         check_channel(channel)
         table, machine = read(self, X), self.machine_
-        y = states(self, table.rows) if channel.sees_states else torch.from_numpy(table.rows.copy()).to(machine.device)
+        y = table.states if channel.sees_states else torch.from_numpy(table.rows.copy()).to(machine.device)
         if isinstance(channel, Missing):
             found = cells.impute(machine, y, examples(self, data))
         else:
@@ -315,7 +313,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             A DataFrame with one row per row of X and one column per value, named by the value itself.
         """
         table = read(self, X, without=column)
-        found = cells.probabilities(self.machine_, self._codec, states(self, table.rows), column)
+        found = cells.probabilities(self.machine_, self._codec, table.states, column)
         return table.numbers(found, self._codec.column(column)[0].categories)
 
     @available_if(_has_schema)  # type: ignore[untyped-decorator]
@@ -330,7 +328,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             A Series of predictions with the data type of the column.
         """
         table = read(self, X, without=column)
-        found = cells.predict(self.machine_, self._codec, states(self, table.rows), column)
+        found = cells.predict(self.machine_, self._codec, table.states, column)
         return table.table([found])[column]
 
     def intervals(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:
@@ -346,7 +344,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             columns.
         """
         table = read(self, X)
-        low, high = cells.intervals(self.machine_, self._codec, states(self, table.rows), level)
+        low, high = cells.intervals(self.machine_, self._codec, table.states, level)
         return table.table(low), table.table(high)
 
     def impute_draws(self, X: Any, n_draws: int = 10, random_state: Any = 0) -> list[Any]:
@@ -374,7 +372,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         """
         check_count("n_draws", n_draws)
         table = read(self, X)
-        posterior = cells.posterior_of(self.machine_, states(self, table.rows))
+        posterior = cells.posterior_of(self.machine_, table.states)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         drawn = posterior.draws(n_draws, torch.Generator(posterior.x.device).manual_seed(seed))
         return [self._codec.decode(rows.cpu().numpy(), table.frame, keep=True) for rows in drawn]
@@ -388,16 +386,13 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         one hidden layer, in complete rows; in other rows, it is an average over draws of the missing cells.
         """
         table = read(self, X)
-        values = cells.surprise(self.machine_, self._codec, states(self, table.rows))
+        values = cells.surprise(self.machine_, self._codec, table.states)
         return table.numbers(values, self._codec.names)
 
     def _take(self, trained: Trained) -> None:
         self.machine_ = machine = trained.new.in_units_of_data()
-        self.visible_, self.history_, self.schema_ = (
-            trained.new.why,
-            trained.history,
-            self._codec.schema if self._codec.is_table else None,
-        )
+        self.visible_, self.history_ = trained.new.why, trained.history
+        self.schema_ = self._codec.schema if self._codec.is_table else None
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
         self._n_features_out, self._trained = machine.sizes[-1], trained
         self._log_partition = None

@@ -225,8 +225,8 @@ def _first_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | 
 def _more_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
     """Prepare rows and weights for further training of the fitted machine."""
     if not issparse(X):
-        rows = read(model, X).rows
-        return weighted(states(model, rows), sample_weight, rows)
+        table = read(model, X)
+        return weighted(table.states, sample_weight, table.rows)
     matrix, weights = weighted(plain_rows(model, X), sample_weight, X)
     return lazy_rows(matrix).mapped(lambda part: states(model, part).cpu().numpy()), weights
 
