@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from tapmachine.likelihood.annealing.estimate import Annealing as Annealing
     from tapmachine.likelihood.annealing.estimate import ais_log_likelihood as ais_log_likelihood
     from tapmachine.likelihood.annealing.estimate import ais_log_partition as ais_log_partition
+    from tapmachine.likelihood.check import Entropy as Entropy
+    from tapmachine.likelihood.check import SampleCheck as SampleCheck
+    from tapmachine.likelihood.check import check_samples as check_samples
+    from tapmachine.likelihood.check import entropy as entropy
     from tapmachine.likelihood.compare import LikelihoodComparison as LikelihoodComparison
     from tapmachine.likelihood.compare import compare_likelihoods as compare_likelihoods
     from tapmachine.likelihood.exact import ExactMoments as ExactMoments

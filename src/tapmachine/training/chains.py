@@ -121,7 +121,7 @@ class PCD(_Sampled):
     200/(200 + t)², which amounts to about one restart per chain. Later in training, chains are not restarted, so that
     the machine determines the weights of the clusters. If the visible units have finitely many states, the chains are
     compared with annealed draws from the machine every 10 to 80 steps, and replaced by them where their shares of the
-    clusters differ (`training/equilibrium.py`), because Gibbs sweeps do not move chains between separated clusters.
+    clusters differ (`training/clusters.py`), because Gibbs sweeps do not move chains between separated clusters.
 
     Args:
         k: Number of Gibbs sweeps per training step (default: 1).

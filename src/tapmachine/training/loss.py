@@ -34,7 +34,7 @@ class Objective(ABC):
         has_many_sweeps: Whether to compile only the sweeps. The compiler unrolls the loop over the sweeps, so that
             compiling the whole step would take minutes.
         keeps_chains: Whether the state consists of states of all layers of persistent chains, number of steps, weights
-            and F of the chains. The chains are compared with draws from the machine (`equilibrium.py`).
+            and F of the chains. The chains are compared with draws from the machine (`clusters.py`).
         is_split: Whether each of several processes computes only its share of F.
         scheme: Mean-field scheme, which is also used for clamped machines with several hidden layers; None for `TAP()`.
         maximized: Name of the log-likelihood recorded by `Monitor` that training maximizes, if it is an approximation.

@@ -70,7 +70,7 @@ def state_of(trainer: "Trainer") -> TrainingState:
         "last_learning_rate": trainer.machine.last_learning_rate,
         "best": str(trainer.watch.best),  # JSON has no infinity
         "best_machine": trainer.best.as_json() if trainer.best.epoch else None,
-        "equilibrium": None if trainer.equilibrium is None else trainer.equilibrium.as_json(),
+        "clustered": None if trainer.clustered is None else trainer.clustered.as_json(),
         "optimizer": _take_tensors(trainer.optimizer.state_dict(), "optimizer", tensors),
         "scheduler": _take_tensors(scheduler, "scheduler", tensors),
     }
@@ -122,8 +122,8 @@ def restore(trainer: "Trainer", state: TrainingState) -> None:
     if "begun" in values:
         losses, norms = (list(tensors[f"begun.{name}"].to(device)) for name in ("losses", "norms"))
         trainer.begun = EpochSoFar(tensors["begun.order"], losses, norms, **values["begun"])
-    if trainer.equilibrium is not None and values.get("equilibrium") is not None:
-        trainer.equilibrium.restore(values["equilibrium"])
+    if trainer.clustered is not None and values.get("clustered") is not None:
+        trainer.clustered.restore(values["clustered"])
     trainer.watch.best = float(values["best"])
     trainer.captured = None
 

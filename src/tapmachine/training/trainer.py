@@ -18,7 +18,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, take_gaps
 from tapmachine.training.batches import Batches, Data
 from tapmachine.training.centering import can_be_centered
-from tapmachine.training.equilibrium import Equilibrium
+from tapmachine.training.clusters import ClusteredChains
 from tapmachine.training.factors import start_from_data
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor, Record
@@ -75,7 +75,7 @@ class Trainer:
         self.captures = _can_be_captured(options, machine, self.batches)
         self.step = Step(machine, self.batches.sample, self.batches.batch_size, self.generator, options)
         has_clusters = options.objective.keeps_chains and machine.layers[0].n_states() is not None
-        self.equilibrium = Equilibrium(self.step, self.batches.sample, options.seed) if has_clusters else None
+        self.clustered = ClusteredChains(self.step, self.batches.sample, options.seed) if has_clusters else None
         self.captured: CapturedStep | None = None
         self.finished = self.cuts = 0
         self.begun: EpochSoFar | None = None  # an epoch that was stopped before its end
@@ -126,8 +126,8 @@ class Trainer:
                     result = self.captured(selection)
                 else:
                     result = self.step(*self.batches.take(selection))
-                if self.equilibrium is not None:
-                    self.equilibrium.after_step()
+                if self.clustered is not None:
+                    self.clustered.after_step()
                 now.losses.append(result.loss)
                 now.norms.append(result.gradient_norm)
                 unread.append(result.good)
@@ -161,6 +161,8 @@ class Trainer:
                 record["by_tap"] = True
             self.watch.measured(record, self)
             self._select(record)
+            if self.is_over and "log_likelihood" in record:
+                record |= self.watch.check_samples(self)
         return record
 
     def _select(self, record: Record) -> None:

@@ -1,12 +1,15 @@
 """Warnings about problems in training, based on the recorded measurements."""
 
 import math
+import warnings
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from tapmachine.data.errors import TrainingWarning, warn
+from tapmachine.data.errors import EstimateError, LikelihoodWarning, TrainingWarning, warn
 from tapmachine.exact.gaussian import Slabs
+from tapmachine.likelihood.annealing.estimate import COLLAPSED
+from tapmachine.likelihood.check import check_samples
 from tapmachine.likelihood.result import disagreement
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.monitor import Record
@@ -20,14 +23,16 @@ FALL = 10.0  # nats by which the log-likelihood may fall below its best without 
 FALL_SHARE = 0.1  # limit of the fall as a fraction of the best value, used if it is larger
 WORSE = 0.1  # nats by which the final log-likelihood may be below that of independent units without a warning
 IDLE = 0.01  # a layer whose means have a smaller standard deviation over the data carries no information
+WORTH_CHECKING, N_SAMPLES = 4000, 500  # number of steps after which samples are compared with rows; their number
+CHECKED = ("slope_of_covariances", "adversarial_accuracy", "active_in_rows", "active_in_samples", "outside")
 
 
 class Watch:
     """Issue warnings about problems in training.
 
     A warning is issued if the log-likelihood falls, if training maximizes a TAP log-likelihood that is no longer
-    accurate, if the final log-likelihood is below that of independent units, or if a deep machine does not use a hidden
-    layer.
+    accurate, if the final log-likelihood is below that of independent units, if the machine has mass where the data
+    have none, or if a deep machine does not use a hidden layer.
 
     Args:
         maximized: Name of the recorded TAP log-likelihood that training maximizes, or None.
@@ -64,6 +69,30 @@ class Watch:
                 "rate or more epochs",
                 TrainingWarning,
             )
+
+    def check_samples(self, trainer: "Trainer") -> Record:
+        """Compare samples with rows after long trainings; warn if the machine has mass where the data have none.
+
+        Nothing is reported if the samples are not in equilibrium.
+        """
+        batches = trainer.batches
+        if trainer.finished * (batches.n_batches or 0) < WORTH_CHECKING or batches.sample_weights is not None:
+            return {}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", LikelihoodWarning)
+                check = check_samples(trainer.machine, batches.sample, N_SAMPLES)
+        except EstimateError:
+            return {}
+        if check.effective_sample_size < COLLAPSED * N_SAMPLES:
+            return {}
+        if check.problems:
+            warn(
+                f"the machine has mass where the data have none: {'; '.join(check.problems)}. Train with the default "
+                "objective, or with more chains, such as PCD(5, n_chains=500)",
+                TrainingWarning,
+            )
+        return {f"samples_{name}": getattr(check, name) for name in CHECKED}
 
     def excluded(self, count: float, epoch: int) -> None:
         """Warn once about particles with a non-finite free energy."""

@@ -34,7 +34,7 @@ RARE = 1e-6  # probability below which a class gets no chain
 COLLAPSED = 0.5  # effective sample size of the weights, as a fraction of the chains, below which they are resampled
 
 
-class Equilibrium:
+class ClusteredChains:
     """Weights of the persistent chains of a training, and their comparison with draws from the machine.
 
     The time between two comparisons is halved if the shares differ, and doubled otherwise. All draws depend only on
