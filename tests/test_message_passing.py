@@ -365,9 +365,20 @@ def test_comparison(monkeypatch):
     lines = sampled.table().splitlines()
     assert "nan" not in sampled.table()
     assert "RMSE means" in lines[0]
-    assert lines[1].split()[2] == "–"  # the error of ln Z, which is not known
+    assert lines[1].split()[3] == "–"  # the error of ln Z, which is not known
     assert lines[-1].startswith("– means not available")
     assert "not available" not in table.table()
+
+
+def test_a_comparison_counts_all_states_and_says_when_schemes_disagree():
+    pattern = torch.where(draw(12, 1) > 0, 1.0, -1.0).double()
+    magnet = pairwise(Spin(12).double(), weights=0.25 * (pattern @ pattern.T - torch.eye(12).double()))
+    row = compare_schemes(magnet, torch.cat((pattern.T, -pattern.T)), [TAP()]).rows[0]
+    assert row.log_partition_sum == pytest.approx(row.log_partition + math.log(2), abs=1e-6)  # a state and its mirror
+    weak, strong = (compare_schemes(MACHINES["binary"](scale), schemes=[TAP(), AdaptiveTAP()]) for scale in (0.2, 4.0))
+    assert weak.disagreement < 0.1 < strong.disagreement
+    assert "trust none" in repr(strong)
+    assert "trust none" not in repr(weak)
 
 
 @pytest.mark.long

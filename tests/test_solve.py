@@ -24,9 +24,13 @@ from tapmachine import (
     clamp,
     condition,
     dbm,
+    exact_log_likelihood,
+    exact_log_partition,
+    gibbs,
     pairwise,
     rbm,
     solve,
+    tap_log_likelihood,
 )
 from tapmachine.accelerator.replay import Replay
 from tapmachine.beliefs import Solution, Status
@@ -648,3 +652,41 @@ def test_products_in_one_launch_are_the_products(n_senders, n_particles):
         (reaction, variance @ weights**2, variance @ weights**2),
     ):
         assert bool(((found - wanted).abs() <= rounding(size, n_senders)).all())
+
+
+# ----- what users read
+
+
+def test_means_in_float64_are_accurate_by_default():
+    """A magnet near its critical point, where the largest changes are small: the magnetization is 0."""
+    magnet = pairwise(Spin(100).double(), 0.95 / 100 * (1 - torch.eye(100)).double())
+    start = torch.full((1, 100), 0.5).double()
+    assert float(solve(magnet, start).moments[0].mean.abs().max()) < 3e-6
+    assert float(solve(magnet, start, tol=1e-8).moments[0].mean.abs().max()) > 1e-4
+
+
+def test_outcomes_are_words():
+    machine = rbm(Binary(4), Binary(2), torch.ones(4, 2))
+    assert solve(machine, torch.eye(4)).outcomes == ["converged"] * 4
+    assert solve(machine, torch.eye(4), tol=1e-30, max_sweeps=2).outcomes == ["max_sweeps"] * 4
+
+
+def test_arrays_are_data_states_and_starts():
+    machine, x = rbm(Binary(4), Binary(2)), np.eye(4)
+    rows = torch.eye(4)
+    assert torch.equal(exact_log_likelihood(machine, x).values, exact_log_likelihood(machine, rows).values)
+    assert torch.equal(tap_log_likelihood(machine, x).values, tap_log_likelihood(machine, rows).values)
+    assert torch.equal(solve(machine, x).free_energy, solve(machine, rows).free_energy)
+    draws = [gibbs(machine, z, 2, torch.Generator().manual_seed(0))[0] for z in (x, rows)]
+    assert torch.equal(*draws)
+
+
+def test_signs_and_counting_of_an_ising_model():
+    """As the guide states them, against a sum over all states."""
+    half = torch.triu(Tensors(0).normal(6, 6), 1)
+    h, couplings = Tensors(1).normal(6), half + half.T
+    states = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0]).double()] * 6)
+    energy = -(states @ half * states).sum(1) - states @ h  # each pair once
+    machine = pairwise(Spin(6, field=h).double(), couplings)
+    log_partition = exact_log_partition(machine) + (2 * torch.cosh(h)).log().sum()
+    torch.testing.assert_close(log_partition, (-energy).logsumexp(0), rtol=0, atol=1e-12)

@@ -96,13 +96,13 @@ class Solution:
         residual: Mean squared change in the units' means and variances when the equations are applied once more, of
             shape (K,).
         n_sweeps: Number of sweeps performed for each particle, of shape (K,).
-        status: `Status` of each particle as an integer, of shape (K,).
+        status: `Status` of each particle as an integer, of shape (K,); `outcomes` are the same in words.
 
     Example:
         >>> from tapmachine import Binary, rbm, solve
         >>> solution = solve(rbm(Binary(4), Binary(2)))
-        >>> solution
-        Solution(1 converged)
+        >>> solution, solution.outcomes
+        (Solution(1 converged), ['converged'])
         >>> solution.moments[0].mean.shape
         torch.Size([1, 4])
     """
@@ -118,6 +118,11 @@ class Solution:
     def converged(self) -> Tensor:  # (K,), bool
         """Boolean mask of the converged particles."""
         return self.status == Status.CONVERGED
+
+    @property
+    def outcomes(self) -> list[str]:
+        """Status of each particle in words, such as "converged" or "max_sweeps"."""
+        return [Status(value).name.lower() for value in self.status.tolist()]
 
     def __len__(self) -> int:
         return len(self.status)

@@ -27,6 +27,7 @@ from tapmachine.solver import (
     ThirdOrderTAP,
     solve,
 )
+from tapmachine.solver.merging import merge_solutions
 from tapmachine.solver.starts import StartingPoint, fitting, starting_moments
 
 SCHEMES: tuple[Callable[[], Scheme], ...] = (
@@ -37,6 +38,8 @@ SCHEMES: tuple[Callable[[], Scheme], ...] = (
     BeliefPropagation,
     AdaptiveTAP,
 )
+COMPARED = ("TAP", "ThirdOrderTAP", "AdaptiveTAP")  # schemes that agree if the couplings are weak
+DISAGREEMENT = 0.1  # nats
 NUDGE = 1e-4  # size of the field perturbation that measures the linear response
 IMPLAUSIBLE = 100.0  # a response larger than this multiple of the variances means that the solution has changed
 TOLERANCE = 1e-20
@@ -111,6 +114,8 @@ class SchemeRow:
     Attributes:
         scheme: Name of the scheme.
         log_partition: Estimate of ln Z, the negative free energy of the lowest solution; NaN if no start converged.
+        log_partition_sum: Logarithm of the sum of exp(−F) over the distinct solutions, an estimate of ln Z that
+            includes all states found from the starts.
         log_partition_error: Difference between the estimate and the exact ln Z; NaN if ln Z is unknown.
         mean_error: Root mean square error of the means of all units, relative to exact or sampled means.
         correlation_error: Root mean square error of the covariances of coupled pairs; NaN for large machines, or if the
@@ -122,6 +127,7 @@ class SchemeRow:
 
     scheme: str
     log_partition: float
+    log_partition_sum: float
     log_partition_error: float
     mean_error: float
     correlation_error: float
@@ -149,16 +155,41 @@ class SchemeComparison:
     rows: tuple[SchemeRow, ...]
     reference: str
 
+    @property
+    def disagreement(self) -> float:
+        """Largest difference in ln Z between TAP, third-order TAP and adaptive TAP; NaN if fewer than two converged."""
+        values = [
+            row.log_partition for row in self.rows if row.scheme in COMPARED and not math.isnan(row.log_partition)
+        ]
+        return max(values) - min(values) if len(values) > 1 else math.nan
+
     def table(self) -> str:
         """Format the results as a text table."""
-        names = ("scheme", "ln Z", "its error", "RMSE means", "RMSE corr.", "converged", "sweeps", "seconds")
-        lines = ["{:24}{:>12}{:>12}{:>12}{:>12}{:>11}{:>9}{:>9}".format(*names)]
+        names = (
+            "scheme",
+            "ln Z",
+            "of the sum",
+            "its error",
+            "RMSE means",
+            "RMSE corr.",
+            "converged",
+            "sweeps",
+            "seconds",
+        )
+        lines = ["{:20}{:>12}{:>12}{:>11}{:>11}{:>11}{:>11}{:>9}{:>9}".format(*names)]
         for row in self.rows:
-            values = (row.log_partition, row.log_partition_error, row.mean_error, row.correlation_error)
-            cells = (f"{v:12.4f}" if i == 0 else f"{v:12.2e}" for i, v in enumerate(values))
-            line = f"{row.scheme:24}{''.join(cells)}{row.converged:11.1%}{row.sweeps:9.0f}{row.seconds:9.2f}"
+            sums = (row.log_partition, row.log_partition_sum)
+            errors = (row.log_partition_error, row.mean_error, row.correlation_error)
+            cells = [*(f"{v:12.4f}" for v in sums), *(f"{v:11.2e}" for v in errors)]
+            line = f"{row.scheme:20}{''.join(cells)}{row.converged:11.1%}{row.sweeps:9.0f}{row.seconds:9.2f}"
             lines.append(line.replace("nan", "  –"))
         lines.append(f"Errors are relative to {self.reference}. RMSE is over all units or all coupled pairs of units.")
+        lines.append("ln Z is −F of the lowest solution; the sum is over the distinct solutions found from the starts.")
+        if self.disagreement > DISAGREEMENT:
+            lines.append(
+                f"TAP, third-order TAP and adaptive TAP differ by {self.disagreement:.2f} nats: the couplings are too "
+                "strong for an expansion, so trust none of the schemes without exact values."
+            )
         if any(isinstance(value, float) and math.isnan(value) for row in self.rows for value in astuple(row)):
             lines.append(
                 "– means not available: ln Z is exact for up to 2^20 states of the smaller side, and correlations are "
@@ -232,7 +263,8 @@ def compare_schemes(
         max_sweeps: Maximum number of sweeps per start (default: 2000).
 
     Returns:
-        One row of results per scheme, and a description of the reference values.
+        One row of results per scheme, and a description of the reference values. The table warns if TAP, third-order
+        TAP and adaptive TAP disagree.
 
     Example:
         >>> import torch
@@ -275,7 +307,7 @@ def _row(
     converged, sweeps = float(solution.converged.double().mean()), float(solution.n_sweeps.double().mean())
     good = solution.converged.nonzero().squeeze(-1)
     if len(good) == 0:
-        return SchemeRow(name, math.nan, math.nan, math.nan, math.nan, converged, sweeps, seconds)
+        return SchemeRow(name, math.nan, math.nan, math.nan, math.nan, math.nan, converged, sweeps, seconds)
     best = solution.select(int(good[solution.free_energy[good].argmin()]))
     is_exact = not math.isnan(reference.log_partition)
     chosen = best if is_exact else solution.select(good)
@@ -286,8 +318,9 @@ def _row(
             covariances = correlations(machine, best, scheme)
             correlation_error = _rms([a - b for a, b in zip(covariances, reference.covariances, strict=True)])
     value = -float(best.free_energy)
+    together = float((-merge_solutions(machine, solution).solutions.free_energy).logsumexp(0))
     off = value - reference.log_partition
-    return SchemeRow(name, value, off, _rms(errors), correlation_error, converged, sweeps, seconds)
+    return SchemeRow(name, value, together, off, _rms(errors), correlation_error, converged, sweeps, seconds)
 
 
 def _rms(errors: list[Tensor]) -> float:

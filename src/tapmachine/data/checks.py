@@ -7,11 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tapmachine.data.rows import from_array
+
 SUPPORTED_DTYPES = (torch.float32, torch.float64)
 
 
 def check_tensor(x: object, name: str = "x") -> Tensor:
-    """Return x if it is a dense tensor of real numbers; raise a ValueError otherwise."""
+    """Return x, a dense tensor or array of real numbers, as a tensor; raise a ValueError otherwise."""
+    if isinstance(x, np.ndarray):
+        x = from_array(x, name)
     if not isinstance(x, Tensor):
         raise ValueError(f"{name} is a {type(x).__name__}; expected a torch.Tensor, such as torch.as_tensor({name})")
     if x.is_complex() or x.layout != torch.strided or x.is_meta:

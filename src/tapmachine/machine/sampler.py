@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, one_hot
 
 from tapmachine.beliefs import Solution, Tilt
-from tapmachine.data.checks import check_count
+from tapmachine.data.checks import check_count, check_tensor
 from tapmachine.data.errors import EstimateError
 from tapmachine.machine.boltzmann import BoltzmannMachine
 from tapmachine.machine.checks import models_correlations
@@ -19,7 +20,7 @@ Draw = Callable[[int, Tensor], Tensor]  # states of a layer, given its index and
 @torch.no_grad()
 def gibbs(
     machine: BoltzmannMachine,
-    states: Sequence[Tensor] | Tensor,
+    states: Sequence[Tensor] | Tensor | np.ndarray,
     n_sweeps: int = 1,
     generator: torch.Generator | None = None,
 ) -> list[Tensor]:  # (K, *state_shape) for each layer
@@ -35,6 +36,9 @@ def gibbs(
         n_sweeps: Number of sweeps (default: 1).
         generator: Random number generator on the machine's device (default: torch's global generator).
 
+    Returns:
+        A list with the states of each layer; for a pairwise machine, a list of one tensor.
+
     Example:
         >>> import torch
         >>> from tapmachine import Binary, gibbs, rbm
@@ -45,6 +49,8 @@ def gibbs(
     """
     n_sweeps = check_count("n_sweeps", n_sweeps, 0)
     layers = list(machine.layers)
+    if isinstance(states, np.ndarray):
+        states = check_tensor(states, "states").to(machine.device, machine.dtype)
     if not isinstance(states, Tensor | Sequence):
         raise ValueError(f"states is a {type(states).__name__}; expected a torch.Tensor or a list of tensors")
     initial = [states] if isinstance(states, Tensor) else list(states)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.checks import check_tensor
-from tapmachine.data.rows import from_array
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, check_rows
 from tapmachine.machine.conditioning import is_clamped
@@ -50,8 +49,6 @@ def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) 
 
 def as_tensor(values: object, name: str) -> Tensor:
     """Convert a tensor or an array to a tensor of real numbers."""
-    if isinstance(values, np.ndarray):
-        return from_array(values, name)
-    if not isinstance(values, Tensor):
+    if not isinstance(values, Tensor | np.ndarray):
         raise ValueError(f"{name} is a {type(values).__name__}; expected a tensor or an array of real numbers")
     return check_tensor(values, name)

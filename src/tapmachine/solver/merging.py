@@ -52,8 +52,8 @@ def merge_solutions(machine: BoltzmannMachine, solutions: Solution, *, same: flo
     is the root mean square, over all units, of the difference between the means divided by the length of the unit's
     support. For a unit with infinite support, the prior's standard deviation replaces the length.
 
-    With the default tolerance of `solve` (1e-8), equal solutions can differ by more than `same` if the free energy is
-    flat. To count solutions, solve in float64 with tol=1e-14, as `find_solutions` does.
+    With the default tolerance of `solve` in float32 (1e-8), equal solutions can differ by more than `same` if the free
+    energy is flat. To count solutions, solve in float64, as `find_solutions` does.
 
     Args:
         machine: The machine that was solved.

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Tilt
 from tapmachine.data.checks import check_count, check_tensor
-from tapmachine.data.rows import from_array
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
@@ -82,11 +81,9 @@ def noisy_start(
 
 def fitting(machine: BoltzmannMachine, starts: StartingPoint | np.ndarray) -> StartingPoint:
     """Convert initial states to the machine's dtype and device."""
-    if isinstance(starts, np.ndarray):
-        starts = from_array(starts, "start")
     if isinstance(starts, Solution):
         starts = list(starts.moments)
-    if isinstance(starts, Tensor):
+    if isinstance(starts, Tensor | np.ndarray):
         starts = check_tensor(starts, "start")
         return starts.to(machine.device, machine.dtype if starts.is_floating_point() else None)
     if isinstance(starts, Moments):

@@ -243,7 +243,7 @@ class States(nn.Module):
         """
         name = type(self).__name__
         try:
-            check_tensor(x)
+            x = check_tensor(x)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         if x.dim() < len(self.state_shape) or tuple(x.shape[-len(self.state_shape) :]) != self.state_shape:
