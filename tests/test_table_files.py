@@ -298,6 +298,15 @@ def test_bad_tables(tmp_path):
 
 
 @pytest.mark.parametrize("use", ["score", "impute", "predict"])
+def test_a_category_that_the_training_data_lack_is_missing(use, run, tmp_path):
+    birds().replace("Adelie", "Emperor").to_csv(tmp_path / "new.csv", index=False)
+    options = ("--column", "sex") if use == "predict" else ("--out", tmp_path / "out.csv")
+    code, _, said = command(use, run, tmp_path / "new.csv", *options)
+    assert code == 0
+    assert "column 'species': 23 values that the training data lack, treated as missing; the first is 'Emperor'" in said
+
+
+@pytest.mark.parametrize("use", ["score", "impute", "predict"])
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
