@@ -11,6 +11,7 @@ from sklearn.model_selection import cross_val_score
 from tapmachine import RBM, Categorical, find_solutions
 from tapmachine.channels import GaussianNoise
 from tapmachine.data.errors import DataWarning, TrainingWarning
+from tapmachine.tables import slabs
 
 pd = pytest.importorskip("pandas")
 
@@ -50,7 +51,9 @@ def table(name, gaps=True):
 def fitted(request):
     name, gaps = request.param
     frame = table(name, gaps)
-    return frame, RBM(4, epochs=2 if name == "booleans" else None).fit(frame)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slabs, "MOST_STEPS", 40)
+        return frame, RBM(4, epochs=2 if name == "booleans" else None).fit(frame)
 
 
 def same_rows(result, frame):
@@ -196,7 +199,7 @@ def test_floats_without_decimals_are_integers():
     assert "decimals" not in RBM(4).fit(floats).schema_.columns[0].why
 
 
-def test_classes_that_are_integers_are_named_in_the_error():
+def test_classes_that_are_integers_are_named_in_the_error(quick_tables):
     frame = table("numbers").assign(target=np.arange(ROWS) % 3 - 1)
     with pytest.raises(ValueError, match=r"fit with columns=\{'target': 'categorical'\}"):
         RBM(4).fit(frame).predict_proba(frame, "target")

@@ -99,14 +99,6 @@ class Mixture:
         states: Tensor = x[..., place : place + math.prod(block.state_shape)].unflatten(-1, block.state_shape)
         return states
 
-    def component_means(self) -> Tensor:  # (C, n)
-        """Mean of each column in each component."""
-        means = self.log_weights.new_zeros((len(self.log_weights), self.n))
-        means[:, self.real] = self.means
-        for index, (block, field) in enumerate(zip(self.blocks, self.fields, strict=True)):
-            self.states_of(index, means).copy_(block.moments(Tilt(field, 0.0)).mean)
-        return means
-
     def moments(self) -> Moments:  # (n,) each
         """Means and variances of all columns."""
         mean, variance = self.condition(self._nothing()).moments
