@@ -2,12 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import poisson
 from torch.nn.functional import one_hot
 
-from tapmachine import Binary, Categorical, Gaussian, Mixed, exact_log_partition, impute, rbm
-from tapmachine.exact import mixture_of
+from tapmachine import Binary, Categorical, Gaussian, Mixed, Poisson, exact_log_partition, impute, rbm
+from tapmachine.data.errors import EstimateError
+from tapmachine.exact import Mixture, conditioned, mixture_of
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.tables.fit import Table, expectations, fit_classes, fit_table, machine_of, select, split
 
@@ -174,6 +177,67 @@ def test_draws_and_intervals(fitted):
     low, high = posterior.intervals(0.9)
     inside = ((low <= complete) & (complete <= high))[:, 2:4][missing[:, 2:4]].double().mean()
     assert 0.8 < float(inside) < 0.99
+
+
+def test_intervals_of_a_row_do_not_depend_on_other_rows():
+    """Quantiles of a Poisson distribution whose rate is that of either class."""
+    fields = torch.tensor([[[1.0], [40.0]], [[1e-9], [1e9]]], dtype=torch.float64).log()
+    nothing = fields.new_zeros(2, 0)
+    blocks = [Poisson(1).double(), Binary(1).double()]
+    columns = torch.arange(0)
+    mixture = Mixture(fields.new_zeros(2), nothing, fields.new_zeros(1, 0, 0), columns, blocks, [0, 1], [*fields])
+    x = torch.tensor([[torch.nan, 0.0], [torch.nan, 1.0], [7.0, 1.0]], dtype=torch.float64)
+    low, high = mixture.condition(x).intervals(0.9)
+    assert torch.cat(mixture.condition(x[1:2]).intervals(0.9)).equal(torch.stack((low[1], high[1])))
+    assert (float(low[2, 0]), float(high[2, 0])) == (7.0, 7.0)
+    expected = poisson.ppf([[0.05], [0.95]], [1.0, 40.0])
+    np.testing.assert_allclose(torch.stack((low[:2, 0], high[:2, 0])).detach(), expected, atol=1)
+
+
+def test_many_rows_are_conditioned_in_chunks(fitted, monkeypatch):
+    mixture, x = mixture_of(fitted[2]), rows()[0]
+    expected = mixture.condition(x)
+    monkeypatch.setattr(conditioned, "MOST_KEPT", 0)
+    found = mixture.condition(x)
+    for name in ("moments", "hidden_moments"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=0, atol=0)
+    torch.testing.assert_close(found.log_weight, expected.log_weight, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("second", [1.0, 1.0 - 1e-15], ids=["equal", "almost equal"])
+def test_collinear_columns_have_posteriors(second):
+    covariance = torch.tensor([[1.0, second, 0.5], [second, 1.0, 0.5], [0.5, 0.5, 1.0]], dtype=torch.float64)
+    zero = covariance.new_zeros(1)
+    mixture = Mixture(zero, zero.expand(1, 3), covariance.unsqueeze(0), torch.arange(3))
+    x = torch.full((3, 3), torch.nan, dtype=torch.float64)
+    x[0, 0] = x[1, :2] = 2.0
+    given = mixture.condition(x)
+    expected = torch.tensor([[2.0, 2.0, 1.0]] * 2, dtype=torch.float64)
+    torch.testing.assert_close(given.moments.mean[:2], expected, atol=1e-3, rtol=0)
+    drawn = given.draws(100, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(drawn[..., 0], drawn[..., 1], atol=1e-3, rtol=0)
+    with pytest.raises(EstimateError, match="collinear"):
+        mixture.replace(covariances=-mixture.covariances).log_density(x)
+
+
+def test_bad_rows_of_a_mixture_are_named(fitted):
+    x = rows()[0][:4].nan_to_num(0.0)
+    x[2, 5] = torch.nan
+    with pytest.raises(ValueError, match="a category in row 2 is partly missing"):
+        mixture_of(fitted[2]).condition(x)
+    with pytest.raises(ValueError, match=r"x has shape \(4, 6\); expected \(N, 7\)"):
+        mixture_of(fitted[2]).log_density(x[:, 1:])
+
+
+def test_known_mixtures_are_no_part_of_a_machine():
+    machine = rbm(Gaussian(2), Categorical(1, 3))
+    before = set(vars(machine))
+    mixture = mixture_of(machine)
+    assert set(vars(machine)) == before
+    assert mixture_of(machine) is mixture
+    with torch.no_grad():
+        machine.weights[0].add_(1.0)
+    assert mixture_of(machine) is not mixture
 
 
 def test_a_column_without_values_is_named():

@@ -1,5 +1,6 @@
 """Rows of a mixture given their observed cells: moments, hidden units, draws, intervals and surprise."""
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.checks import check_count, check_level
-from tapmachine.exact.parts import LOG_2PI, Observed, row_groups
+from tapmachine.exact.parts import LOG_2PI, Observed, Part, cholesky, row_groups
 from tapmachine.units import Binary
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 N_BISECTIONS = 60  # number of bisection steps for a quantile
 REACH = 12.0  # search range of quantiles, in standard deviations around the component means
+MOST_KEPT = 2**24  # maximum number of component means of missing cells in memory
+CHUNK_DRAWS = 2**22  # maximum number of draws in memory
 N_DRAWS = 1000  # number of draws for the intervals of columns that are not Gaussian
 
 
@@ -38,7 +41,13 @@ class Conditioned:
 
     def __init__(self, mixture: "Mixture", x: Tensor) -> None:
         self.mixture, self.x = mixture, x
-        self.parts = list(mixture.parts(x))
+        n_kept = len(mixture.log_weights) * int(x[:, mixture.real].isnan().sum())
+        self._kept = list(mixture.parts(x)) if n_kept <= MOST_KEPT else None
+
+    @property
+    def parts(self) -> Iterable[Part]:
+        """Parts of the rows, which are computed in each iteration if they are too large to be kept."""
+        return self.mixture.parts(self.x) if self._kept is None else self._kept
 
     @cached_property
     def log_joint(self) -> Tensor:  # (N, C)
@@ -63,7 +72,9 @@ class Conditioned:
         """Means and variances of all cells; for categories, the means are the probabilities of the states."""
         mean, variance = torch.empty_like(self.x), torch.empty_like(self.x)
         real = self.mixture.real
-        for rows, log_joint, means, places, covariances in self.parts:
+        for part in self.parts:
+            rows, log_joint, _, places, covariances = part
+            means = self.mixture.means_given(self.x, part)
             shares, x = log_joint.softmax(1).unsqueeze(2), self.x[rows.unsqueeze(1), real]
             center = torch.where(x.isnan(), (shares * means).sum(1), x)
             spread = (shares * (means - center.unsqueeze(1)) ** 2).sum(1)
@@ -92,7 +103,9 @@ class Conditioned:
         weights, scale = hidden.weights[:, linear], hidden.scale[:, linear]
         mean = self.x.new_empty((len(self.x), hidden.offset.shape[1]))
         variance = torch.empty_like(mean)
-        for rows, log_joint, means, places, covariances in self.parts:
+        for part in self.parts:
+            rows, log_joint, _, places, covariances = part
+            means = self.mixture.means_given(self.x, part)
             shares = log_joint.softmax(1)
             mean[rows] = shares @ hidden.offset
             variance[rows] = shares @ (hidden.offset**2 + hidden.noise) - mean[rows] ** 2
@@ -116,10 +129,14 @@ class Conditioned:
         component = torch.multinomial(self.probabilities, n, replacement=True, generator=generator)  # (N, n)
         noise = torch.randn((n, len(x), len(mixture.real)), dtype=x.dtype, device=x.device, generator=generator)
         result = x.expand(n, *x.shape).clone()
-        for rows, _, means, places, covariances in self.parts:
+        variances = mixture.covariances.diagonal(dim1=1, dim2=2)
+        for part in self.parts:
+            rows, _, _, places, covariances = part
+            means = mixture.means_given(x, part)
             chosen, (n_gaps, n_places) = component[rows], places.shape  # (R, n)
             is_gap = x[rows[:n_gaps].unsqueeze(1), mixture.real[places]].isnan()
-            lower = torch.linalg.cholesky(covariances + (~is_gap).to(x.dtype).diag_embed().unsqueeze(1))
+            padded = covariances + (~is_gap).to(x.dtype).diag_embed().unsqueeze(1)
+            lower = cholesky(padded, variances[:, places].transpose(0, 1))
             everywhere = places.unsqueeze(1).expand(len(rows), n, -1)
             of_rows = noise[:, rows].transpose(0, 1).gather(2, everywhere)  # (R, n, m)
             of_set, off = (chosen // mixture.per_covariance).unsqueeze(2), torch.zeros_like(of_rows)
@@ -152,17 +169,32 @@ class Conditioned:
         others = [
             i for i, block in enumerate(self.mixture.blocks) if not (block.is_categorical or type(block) is Binary)
         ]
-        drawn = self.draws(N_DRAWS, torch.Generator(self.x.device).manual_seed(seed)) if others else None
-        ends = []
-        for share in ((1 - level) / 2, (1 + level) / 2):
-            end = torch.where(self.x.isnan(), (1 - self.moments.mean < share).to(self.x), self.x)
-            for index in others:
-                assert drawn is not None
-                quantile = self.mixture.states_of(index, drawn).quantile(share, dim=0, interpolation="nearest")
-                self.mixture.states_of(index, end).copy_(quantile)
+        levels = (1 - level) / 2, (1 + level) / 2
+        ends = [torch.where(self.x.isnan(), (1 - self.moments.mean < share).to(self.x), self.x) for share in levels]
+        for end, share in zip(ends, levels, strict=True):
             end[:, self.mixture.real] = self.quantiles(share)
-            ends.append(end)
+        for index in others:
+            generator = torch.Generator(self.x.device).manual_seed(seed)
+            for end, quantile in zip(ends, self._quantiles_of_draws(index, levels, generator), strict=True):
+                self.mixture.states_of(index, end).copy_(quantile)
         return ends[0], ends[1]
+
+    def _quantiles_of_draws(
+        self, index: int, shares: tuple[float, ...], generator: torch.Generator
+    ) -> Tensor:  # (len(shares), N, *state_shape)
+        """Compute quantiles of the missing cells of a block. All rows share the random numbers of their draws."""
+        block, field = self.mixture.blocks[index], self.mixture.fields[index]
+        states = self.mixture.states_of(index, self.x)
+        drawn = block.sample(Tilt(field.unsqueeze(1).expand(-1, N_DRAWS, *field.shape[1:]), 0.0), generator)
+        uniform = torch.rand(N_DRAWS, dtype=self.x.dtype, device=self.x.device, generator=generator)
+        result, levels = states.repeat(len(shares), *[1] * states.dim()), torch.tensor(shares).to(self.x)
+        for rows in states.isnan().flatten(1).any(1).nonzero().flatten().split(max(1, CHUNK_DRAWS // drawn[0].numel())):
+            cumulative = self.probabilities[rows].cumsum(1)[:, :-1].contiguous()
+            component = torch.searchsorted(cumulative, uniform.expand(len(rows), -1).contiguous())  # (R, draws)
+            of_rows = drawn[component, torch.arange(N_DRAWS, device=self.x.device)]
+            quantile = of_rows.quantile(levels, dim=1, interpolation="nearest")
+            result[:, rows] = torch.where(states[rows].isnan(), quantile, states[rows])
+        return result
 
     def quantiles(self, share: float) -> Tensor:  # (N, n_real)
         """Compute quantiles of the Gaussian columns by bisecting the mixture's CDF.
@@ -171,11 +203,12 @@ class Conditioned:
             share: Probability that a value lies below the quantile.
         """
         result = self.x[:, self.mixture.real].clone()
-        for rows, log_joint, all_means, places, covariances in self.parts:
+        for part in self.parts:
+            rows, log_joint, _, places, covariances = part
             row, place = result[rows].gather(1, places.expand(len(rows), -1)).isnan().nonzero(as_tuple=True)
             pattern = row if len(places) > 1 else torch.zeros_like(row)
             column, shares = places[pattern, place], log_joint.softmax(1)[row]
-            means = all_means[row, :, column]  # (gaps, C)
+            means = self.mixture.means_given(self.x, part)[row, :, column]  # (gaps, C)
             deviations = covariances.diagonal(dim1=2, dim2=3)[pattern, :, place].clamp(min=0).sqrt()
             deviations = deviations.repeat_interleave(self.mixture.per_covariance, 1)
             deviations = deviations.clamp(min=torch.finfo(means.dtype).tiny)

@@ -108,10 +108,7 @@ class Mixture:
 
     def log_joint(self, x: Tensor) -> Tensor:  # (N, n) -> (N, C)
         """Logarithm of w_c P_c(x_observed) of each row and component; NaN marks missing cells."""
-        total = self.log_weights.new_empty((len(x), len(self.log_weights)))
-        for part in self.parts(x):
-            total[part.rows] = part.log_joint
-        return total
+        return self.condition(x).log_joint
 
     def log_weight(self, x: Tensor) -> Tensor:  # (N, n) -> (N,)
         """Log-weight ln P(x_observed) + ln Z of each row; NaN marks missing cells."""
@@ -136,7 +133,14 @@ class Mixture:
         for index, (block, field) in enumerate(zip(self.blocks, self.fields, strict=True)):
             states = self.states_of(index, x)
             missing = states.isnan()
-            seen = block.per_unit(missing.to(x.dtype)) == 0  # (N, n_units)
+            share = block.per_unit(missing.to(x.dtype)) / math.prod(block.state_shape[1:])  # (N, n_units)
+            partly = ((share > 0) & (share < 1)).any(1)
+            if bool(partly.any()):
+                raise ValueError(
+                    f"a category in row {int(partly.nonzero()[0])} is partly missing; expected NaN in all components "
+                    "of a missing category"
+                )
+            seen = share == 0
             prior = block.log_prior(torch.where(missing, block.any_state(), states), validate=False)
             total = total + torch.where(missing, 0.0, states).flatten(1) @ field.flatten(1).T
             total = total - seen.to(x.dtype) @ block.log_partition(Tilt(field, 0.0)).T
@@ -151,6 +155,8 @@ class Mixture:
             groups: Result of `row_groups` for these rows (default: computed by this function).
         """
         x = x.to(self.log_weights)
+        if x.shape[1:] != (self.n,):
+            raise ValueError(f"x has shape {tuple(x.shape)}; expected (N, {self.n})")
         real, of_blocks = x[:, self.real], self.log_weights + self.log_blocks(x)
         (n_sets, n, _), inverse = self.covariances.shape, None
         for index, same in row_groups(x, self.real) if groups is None else groups:
@@ -162,10 +168,13 @@ class Mixture:
                     given = inverse.given(self, real[rows], seen)
                 else:
                     given = Observed.of(self, real[rows], seen).given(self)
-                means = torch.where(seen.unsqueeze(1), real[rows].unsqueeze(1), self.means)
-                everywhere = given.places.unsqueeze(1).expand_as(given.shifts)
-                means = means.expand(len(rows), -1, -1).scatter_add(2, everywhere, given.shifts)
-                yield Part(rows, of_blocks[rows] + given.log_density, means, given.places, given.covariances)
+                yield Part(rows, of_blocks[rows] + given.log_density, given.shifts, given.places, given.covariances)
+
+    def means_given(self, x: Tensor, part: Part) -> Tensor:  # (N, n) -> (R, C, n_real)
+        """Return the real columns expected given a part of the rows and the component; observed cells are kept."""
+        real = x[part.rows.unsqueeze(1), self.real].unsqueeze(1)
+        everywhere = part.places.unsqueeze(1).expand_as(part.shifts)
+        return torch.where(real.isnan(), self.means, real).scatter_add(2, everywhere, part.shifts)
 
     # ----- conditional distributions and samples
 

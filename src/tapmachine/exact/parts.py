@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from tapmachine.data.errors import EstimateError
+
 if TYPE_CHECKING:
     from tapmachine.exact.mixture import Mixture
 
 LOG_2PI = math.log(2 * math.pi)
+JITTERS = (1e-14, 1e-12, 1e-10, 1e-8)  # added variances of nearly collinear columns, relative to their variances
 MOST_ROWS = 512  # maximum number of rows per chunk of rows with different patterns
 MOST_PATTERNS = 16  # maximum number of patterns of missing cells that have chunks of their own
 
@@ -20,8 +23,8 @@ class Part(NamedTuple):
     Attributes:
         rows: Indices of the rows, shape (R,).
         log_joint: Logarithm of w_c P_c(x_observed), shape (R, C).
-        means: Expected real columns given the row and the component, shape (R, C, n_real). Observed cells keep their
-            values.
+        shifts: Expected missing columns given the row and the component, minus their means in the component, shape
+            (R, C, m); see `Mixture.means_given`.
         places: Missing real columns, shape (P, m), where P is R, or 1 if all rows have the same missing columns. Rows
             with fewer missing columns are padded with observed columns.
         covariances: Covariances of these columns, with 0 for padding, shape (P, S, m, m).
@@ -29,7 +32,7 @@ class Part(NamedTuple):
 
     rows: Tensor
     log_joint: Tensor
-    means: Tensor
+    shifts: Tensor
     places: Tensor
     covariances: Tensor
 
@@ -85,7 +88,7 @@ class Observed(NamedTuple):
         places, is_real = _places(seen, x.dtype)
         both = is_real.unsqueeze(2) * is_real.unsqueeze(1)
         within = _entries(mixture.covariances, places, places) * both.unsqueeze(1)
-        lower = torch.linalg.cholesky(within + (1 - is_real).diag_embed().unsqueeze(1))
+        lower = cholesky(within + (1 - is_real).diag_embed().unsqueeze(1))
         off = x.unsqueeze(1) - mixture.means  # (R, C, n)
         everywhere = places.unsqueeze(1).expand(len(x), len(mixture.means), -1)
         off = torch.where(is_real.unsqueeze(1) > 0, off.gather(2, everywhere), 0.0)
@@ -122,7 +125,7 @@ class Inverse(NamedTuple):
     @staticmethod
     def of(covariances: Tensor) -> "Inverse":
         """Invert the covariances of all columns."""
-        lower = torch.linalg.cholesky(covariances)
+        lower = cholesky(covariances)
         return Inverse(torch.cholesky_inverse(lower), 2 * lower.diagonal(dim1=1, dim2=2).log().sum(1))
 
     def given(self, mixture: "Mixture", x: Tensor, seen: Tensor) -> _Given:  # (R, n_real) each
@@ -134,7 +137,7 @@ class Inverse(NamedTuple):
         (places, is_real), shape = _places(~seen, x.dtype), (len(self.precisions), mixture.per_covariance)
         both = (is_real.unsqueeze(2) * is_real.unsqueeze(1)).unsqueeze(1)
         within = _entries(self.precisions, places, places) * both
-        lower = torch.linalg.cholesky(within + (1 - is_real).diag_embed().unsqueeze(1))
+        lower = cholesky(within + (1 - is_real).diag_embed().unsqueeze(1))
         covariances = torch.cholesky_inverse(lower) * both if places.shape[1] else within
         off = torch.where(seen.unsqueeze(1), x.unsqueeze(1) - mixture.means, 0.0).unflatten(1, shape)  # (R, S, C/S, n)
         sent = off @ self.precisions
@@ -146,6 +149,30 @@ class Inverse(NamedTuple):
         log_det = log_det + LOG_2PI * seen.to(x.dtype).sum(1, keepdim=True)
         log_density = -0.5 * (distances + log_det.unsqueeze(2))
         return _Given(log_density.flatten(1), places, shifts.flatten(1, 2), covariances)
+
+
+def cholesky(matrices: Tensor, scale: Tensor | None = None) -> Tensor:  # (..., n, n), (..., n)
+    """Compute Cholesky factors, and increase the diagonal of matrices that are indefinite because of rounding.
+
+    Args:
+        matrices: Symmetric matrices.
+        scale: Size of the diagonal entries before rounding errors (default: the diagonal).
+
+    Raises:
+        EstimateError: If a matrix is not positive definite.
+    """
+    lower: Tensor
+    lower, failed = torch.linalg.cholesky_ex(matrices)
+    scale = matrices.diagonal(dim1=-2, dim2=-1) if scale is None else scale
+    for jitter in JITTERS:
+        if not bool(failed.any()):
+            return lower
+        again, still = torch.linalg.cholesky_ex(matrices + jitter * scale.diag_embed())
+        lower = torch.where(failed[..., None, None] > 0, again, lower)
+        failed = torch.where(failed > 0, still, failed)
+    if bool(failed.any()):
+        raise EstimateError("columns are collinear, so that they have no joint density; remove one of them")
+    return lower
 
 
 def _places(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:  # (P, n) -> (P, k) each

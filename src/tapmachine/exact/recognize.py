@@ -3,6 +3,7 @@
 import math
 from copy import deepcopy
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import fingerprint, in_double
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab, Units
 
+_known: "WeakKeyDictionary[BoltzmannMachine, tuple[str, Mixture]]" = WeakKeyDictionary()
+
 
 @torch.no_grad()
 def mixture_of(machine: BoltzmannMachine, bits: float | None = None) -> Mixture | None:
@@ -32,7 +35,7 @@ def mixture_of(machine: BoltzmannMachine, bits: float | None = None) -> Mixture 
     the other columns must be coupled only to the categorical unit, as in machines fitted to tables. A mixture has at
     most 4,096 components: one for each set of active units and each category, of which the category varies fastest.
 
-    The mixture is kept with the machine until its parameters change.
+    The mixture is kept until the machine is deleted or its parameters change.
 
     Args:
         machine: Any machine.
@@ -57,11 +60,11 @@ def mixture_of(machine: BoltzmannMachine, bits: float | None = None) -> Mixture 
     if slabs is None and not (bits is not None and _has_few_components(machine, bits)):
         return None
     digest = f"{fingerprint(machine)} on {machine.device}"
-    known: tuple[str, Mixture] | None = machine.__dict__.get("_mixture")
+    known = _known.get(machine)
     if known is None or known[0] != digest:
         gaussian = Slabs.read(machine) if slabs is None and is_gaussian(machine) else slabs
         mixture = _mixture_of_states(machine) if gaussian is None else _mixture(machine, gaussian)
-        known = machine.__dict__["_mixture"] = (digest, mixture)
+        known = _known[machine] = digest, mixture
     return known[1]
 
 

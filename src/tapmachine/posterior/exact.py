@@ -16,8 +16,6 @@ from tapmachine.posterior.mixture import Posterior, joined
 if TYPE_CHECKING:
     from tapmachine.posterior.measurements.base import Measurements
 
-CHUNK_VALUES = 2**24  # maximum number of component means in memory
-
 
 @torch.no_grad()
 def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> Posterior | None:  # (K, n)
@@ -55,12 +53,8 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
 
 def conditioned(machine: BoltzmannMachine, mixture: Mixture, x: Tensor, channel: "Channel | Measurements") -> Posterior:
     """Condition a mixture, in which measured columns follow the visible units, and return the moments of all layers."""
-    parts, n = [], machine.sizes[0]
-    for some in x.split(max(1, CHUNK_VALUES // max(1, mixture.means.numel()))):
-        given = mixture.condition(some)
-        visible = Moments(*(z[:, :n].unflatten(1, machine.layers[0].state_shape) for z in given.moments))
-        layers = tuple(Moments(*(z.to(machine.dtype) for z in layer)) for layer in (visible, given.hidden_moments))
-        one = torch.ones(len(some), dtype=torch.long, device=x.device)
-        status = one * int(Status.CONVERGED)
-        parts.append(Posterior(layers, -given.log_weight, one, status, channel, machine.layers[0], "exact"))
-    return joined(parts)
+    given, n = mixture.condition(x), machine.sizes[0]
+    visible = Moments(*(z[:, :n].unflatten(1, machine.layers[0].state_shape) for z in given.moments))
+    layers = tuple(Moments(*(z.to(machine.dtype) for z in layer)) for layer in (visible, given.hidden_moments))
+    one = torch.ones(len(x), dtype=torch.long, device=x.device)
+    return Posterior(layers, -given.log_weight, one, one * int(Status.CONVERGED), channel, machine.layers[0], "exact")

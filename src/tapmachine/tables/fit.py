@@ -191,7 +191,7 @@ def split(single: Mixture, table: Table, n_classes: int, shrinkage: float, seed:
     """
     x, n = table.x.clone(), len(table.real)
     for part in single.parts(table.x):
-        x[part.rows.unsqueeze(1), table.real] = part.means[:, 0]
+        x[part.rows.unsqueeze(1), table.real] = single.means_given(table.x, part)[:, 0]
     off = x[:, table.real] - single.means
     for index, (block, field) in enumerate(zip(single.blocks, single.fields, strict=True)):
         moments, states = block.moments(Tilt(torch.zeros_like(field[0]), 0.0)), single.states_of(index, x)
@@ -219,7 +219,8 @@ def expectations(mixture: Mixture, table: Table, groups: list[RowGroup] | None =
     for part in mixture.parts(table.x, groups):
         log_joint[part.rows] = part.log_joint
         weights = table.weights[part.rows]
-        belongs, off = part.log_joint.softmax(1) * weights.unsqueeze(1), part.means - mixture.means
+        belongs = part.log_joint.softmax(1) * weights.unsqueeze(1)
+        off = mixture.means_given(table.x, part) - mixture.means
         shifts += torch.einsum("rk,rkn->kn", belongs, off)
         squares += ((belongs.unsqueeze(2) * off).flatten(0, 1).T @ off.flatten(0, 1)).flatten()
         if part.places.shape[1]:

@@ -289,10 +289,9 @@ class Fitted:
         return self
 
     def state(self) -> TrainingState:
-        """Return the parameters of the machine."""
-        return TrainingState(
-            {name: z.detach().clone() for name, z in self.machine.state_dict().items()}, {"finished": self.finished}
-        )
+        """Return the parameters of the machine, on the CPU."""
+        tensors = {name: z.detach().cpu().clone() for name, z in self.machine.state_dict().items()}
+        return TrainingState(tensors, {"finished": self.finished})
 
     def restore(self, state: TrainingState) -> None:
         """Restore the state of another training of this machine."""
