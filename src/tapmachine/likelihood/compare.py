@@ -127,9 +127,8 @@ PSEUDO, ANNEALED = "pseudo", "annealed"
 def _cell(value: float, width: int) -> str:
     if value != value:
         return "–".rjust(width)
-    return (f"{value}" if isinstance(value, int) else f"{value:.3f}" if abs(value) < 1e5 else f"{value:.2e}").rjust(
-        width
-    )
+    text = f"{value}" if isinstance(value, int) else f"{value:.3f}" if abs(value) < 1e5 else f"{value:.2e}"
+    return " " + text.rjust(width - 1)
 
 
 @torch.no_grad()

@@ -138,7 +138,8 @@ def denoise(
     _, y, posterior = _restored(session, noisy, noise, results, quiet)
     if not quiet:
         why = "" if channel else f", the default for {_kind(units)} visible units"
-        what = f"denoised with channel {name}{_in_words(name, posterior.channel, parameters)}{why}"
+        about = "" if bool(y.isnan().all()) else _in_words(name, posterior.channel, parameters)
+        what = f"denoised with channel {name}{about}{why}"
         print(_summary(results.out, posterior, what, posterior.deviation))
     results.draw({"given": y, "restored": results.values(posterior).to(y.dtype)}, session)
 
