@@ -818,7 +818,7 @@ TRAINING = ("train", "digits", "--hidden", 4, "--epochs", 1, "-q")
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("megabytes", [400, 600, 800, 900, 1000, 1100, 1200, 1400, 2000, 4000])
+@pytest.mark.parametrize("megabytes", [400, 800, 1100, 1500, 1540, 1600, 1800, 2200, 3000, 4000])
 @pytest.mark.parametrize("use", ["train", "report", "wide"])
 def test_memory_limits(use, megabytes, home, tmp_path):
     words = {

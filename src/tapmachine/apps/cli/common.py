@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import os
 import re
+import resource
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from tapmachine import __version__
-from tapmachine.data.errors import DamageWarning, check_memory
+from tapmachine.data.errors import DamageWarning
 
 if TYPE_CHECKING:
     from tapmachine.runs.registry import ModelWord
@@ -33,7 +34,7 @@ app = typer.Typer(
 )
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, or typer's copy of it
-LEAST_MEMORY = 2**30  # bytes
+LEAST_MEMORY = 3 * 2**29  # bytes of address space
 BAD_INPUT, DIVERGED, STOPPED, INTERRUPTED = 2, 4, 75, 130  # exit status; see docs/reliability.md
 
 
@@ -134,7 +135,9 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
             if os.environ.get("RANK", "0") != "0" and "quiet" in values:
                 values["quiet"] = True
             with escaped_output(), warnings_as_lines(values.get("quiet", False)):
-                check_memory(LEAST_MEMORY, "PyTorch")  # whose libraries abort the process without a message
+                limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+                if 0 <= limit < LEAST_MEMORY:  # some libraries would abort the process without a message
+                    raise MemoryError(f"the limit is {limit / 2**30:.3g} GiB, less than {LEAST_MEMORY / 2**30:g} GiB")
                 function(**values)
 
         return app.command(epilog=f"Example:  {example}")(run)
