@@ -300,8 +300,9 @@ def test_noisy_starts():
         noisy_start(machine, x, 2)
     with pytest.raises(ValueError, match="shape"):
         noisy_start(rbm(Binary(6), Binary(2)), torch.zeros(6), 0.1)
+    assert torch.equal(noisy_start(machine, x.numpy(), 0.0).mean, clean)
     with pytest.raises(ValueError, match=r"torch\.Tensor"):
-        noisy_start(machine, x.numpy(), 0.1)
+        noisy_start(machine, x.tolist(), 0.1)
 
 
 # ----- through a training
