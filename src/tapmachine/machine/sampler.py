@@ -51,8 +51,8 @@ def gibbs(
     layers = list(machine.layers)
     if isinstance(states, np.ndarray):
         states = check_tensor(states, "states").to(machine.device, machine.dtype)
-        if len(states) == 0:
-            raise ValueError("states has no rows; expected at least one chain")
+        if states.dim() == 0 or len(states) == 0:
+            raise ValueError(f"states has shape {tuple(states.shape)}; expected at least one chain")
     if not isinstance(states, Tensor | Sequence):
         raise ValueError(f"states is a {type(states).__name__}; expected a torch.Tensor or a list of tensors")
     initial = [states] if isinstance(states, Tensor) else list(states)
