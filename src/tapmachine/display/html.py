@@ -36,6 +36,11 @@ def readable(value: float) -> str:
     return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
 
 
+def with_minus_signs(text: str) -> str:
+    """Replace the hyphens before numbers by minus signs."""
+    return re.sub(r"(?<![\w.])-(?=[\d.])", "−", text)
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], name: str = "numbers", digits: int = 3) -> str:
     """Return an HTML table with row headers in the first column and formatted numbers in the others."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
@@ -53,8 +58,7 @@ def pairs(rows: Iterable[tuple[str, object]]) -> str:
 
 def items(sentences: Iterable[str], name: str = "") -> str:
     """Return an HTML list of sentences, or an empty string if there are no sentences."""
-    negative = re.compile(r"(?<![\w.])-(?=[\d.])")  # with a true minus sign, as in tables
-    inside = "".join(f"<li>{negative.sub('−', escape(sentence))}</li>" for sentence in sentences)
+    inside = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     kind = f' class="{name}"' if name else ""
     return f"<ul{kind}>{inside}</ul>" if inside else ""
 

@@ -393,4 +393,4 @@ def summary(records: Sequence[dict[str, Any]]) -> str:
     parts = ["fitted" if last.get("is_fitted") else f"epoch {last['epoch']}"]
     if kept is not last:
         parts.append(f"epoch {kept['epoch']} kept")
-    return ", ".join(parts + in_words(kept))
+    return ", ".join(parts + in_words({name: value for name, value in kept.items() if name != "seconds"}))

@@ -7,8 +7,8 @@ EXPLANATIONS = {
     "The machine assigns a probability to every possible row, and training increases the probability of the data.",
     "training": "An epoch is one pass over all rows of the data during training.",
     "log-likelihood": "The logarithm ln P(x) of the probability (for real numbers, the density) that the machine "
-    "assigns to a row, averaged over rows, in nats. Higher values are better. To compare machines, use held-out rows.",
-    "independent units": "The log-likelihood of the same rows if all columns were independent, for comparison.",
+    "assigns to a row, averaged over rows, in nats. Higher values are better. To compare machines, use held-out rows. "
+    "Independent units are a model of the same rows without dependencies between columns.",
     "ln Z": "The logarithm of the normalization constant Z of the probabilities: ln P(x) = −F(x) − ln Z. Z is a sum "
     "over all states, computed exactly for small machines and estimated by annealing or TAP for others.",
     "start": "A row of the data that is used as a starting point for iterating the TAP equations until convergence.",

@@ -16,6 +16,7 @@ from tapmachine.apps.report.labels import Labels, labels_of
 from tapmachine.apps.report.table_results import TableResults, table_results
 from tapmachine.data.errors import EstimateError, plural
 from tapmachine.data.rows import spaced
+from tapmachine.display.html import with_minus_signs
 from tapmachine.likelihood.report import LikelihoodReport
 from tapmachine.likelihood.sampling import equilibrium
 from tapmachine.machine import BoltzmannMachine
@@ -163,7 +164,7 @@ def _landscape(
     track = track_landscape(session.machines, data.train, epochs=epochs, n_starts=n_starts, callback=report)
     labels = None if labels is None else labels.rows(track.rows)
     *before, last = track.snapshots
-    sentences = [*map(describe_solutions, before), describe(last, likelihoods)]
+    sentences = [*map(describe_solutions, before), [*map(with_minus_signs, describe(last, likelihoods))]]
     for listed, snapshot in zip(sentences, track.snapshots, strict=True):
         if labels is not None and snapshot.n_solutions > 1:
             purity, chance = labels.purity(snapshot.basin), labels.chance(snapshot.basin)

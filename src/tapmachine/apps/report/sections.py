@@ -12,7 +12,7 @@ from tapmachine.apps.report.scripted import shown_solutions
 from tapmachine.apps.report.tree import draw_tree, shown_branches
 from tapmachine.apps.report.views import View
 from tapmachine.data.errors import plural
-from tapmachine.display.html import escape, items, number, pairs, table, unfold
+from tapmachine.display.html import escape, items, number, pairs, table, unfold, with_minus_signs
 from tapmachine.likelihood.compare import comparison_of
 
 N_WITHOUT_SCRIPT = 48  # number of solutions shown if scripts are disabled
@@ -46,10 +46,11 @@ def facts(run: RunResults) -> str:
         *_, name = report.scores
         names = {"train": "training rows", "held out": "held-out rows"}
         value = number(float(report.scores[name]), 2)
-        error = f" ± {report.partition.error:.2g} of ln Z" if report.partition.error else ""
-        cards.append(("log-likelihood", f"{value} nats{error} ({method}, {names.get(name, name)})"))
+        error = f" ± {report.partition.error:.2g}" if report.partition.error else ""
+        text = f"{value}{error} nats ({method}, {names.get(name, name)})"
         if report.independent:
-            cards.append(("independent units", f"{number(float(report.independent[name]), 2)} nats"))
+            text += f"; independent units {number(float(report.independent[name]), 2)}"
+        cards.append(("log-likelihood", text))
     if run.landscape is not None:
         last = run.landscape.track.snapshots[-1]
         stable = int(last.stable.sum())
@@ -81,7 +82,7 @@ def likelihoods(run: RunResults) -> str:
         for r in comparison.rows
     ]  # fmt: skip
     terms = explain("log-likelihood", "ln Z")
-    return f'<div class="wide">{table(heads, body)}</div>{items(comparison.warnings)}{terms}'
+    return f'<div class="wide">{table(heads, body)}</div>{items(map(with_minus_signs, comparison.warnings))}{terms}'
 
 
 def training(run: RunResults) -> str:
