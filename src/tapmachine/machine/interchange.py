@@ -1,5 +1,6 @@
 """Exchange of machines with other packages: HDF5 files of rbms and clusterbm, and scikit-learn's BernoulliRBM."""
 
+import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import FileError
+from tapmachine.data.files import read_bytes, write_atomically
 from tapmachine.machine.boltzmann import BoltzmannMachine, rbm
 from tapmachine.machine.sampler import gibbs
 from tapmachine.units import Binary, Categorical
@@ -104,19 +106,23 @@ def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1, cha
         )
     visible, hidden = (units.prior_field.detach().cpu().numpy() for units in layers if units.prior_field is not None)
     weights = machine.weights[0].detach().cpu().numpy()
+    content = io.BytesIO()  # an HDF5 file that cannot be written to the end is lost
     try:
-        with h5py.File(path, "a") as file:
+        if Path(path).exists():
+            content.write(read_bytes(path))
+        with h5py.File(content, "a") as file:
             if f"update_{update}" in file:
                 raise FileError(f"{path}: the file already contains update {update}")
             group = file.create_group(f"update_{update}").create_group("params")
             values = (weights.reshape(*visible.shape, -1), visible, hidden)
             for name, value in zip(PARAMETERS, values, strict=True):
                 group[name] = value.astype(np.float32)
-            _add_training(file, group.parent, _states(machine, chains), layers[1].n)
+            _add_training(file, group.parent, _states(machine, chains), layers[1].n, path)
             if "model_type" not in file:
                 file["model_type"] = MODELS[visible.ndim]
+        write_atomically(path, content.getvalue())
     except OSError as error:
-        raise FileError(f"{path}: cannot be written: {error}") from None
+        raise FileError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _states(machine: BoltzmannMachine, chains: Tensor | None) -> Any:  # (n_chains, n_visible)
@@ -131,14 +137,14 @@ def _states(machine: BoltzmannMachine, chains: Tensor | None) -> Any:  # (n_chai
     return visible.to_data(states).cpu().numpy().astype(np.float32)
 
 
-def _add_training(file: Any, update: Any, chains: Any, n_hidden: int) -> None:
+def _add_training(file: Any, update: Any, chains: Any, n_hidden: int, path: str | Path) -> None:
     """Add what `rbms` needs to continue: chains, settings, random states and the time of the update."""
     if "parallel_chains" in file:
         del file["parallel_chains"]  # those of the last update, as in rbms
     file["parallel_chains"] = chains
     settings = {"num_visibles": chains.shape[1], "num_hiddens": n_hidden, "num_chains": len(chains)}
     group = file.require_group("hyperparameters")
-    for name, value in (settings | TRAINING | {"train_size": 1.0, "filename": file.filename}).items():
+    for name, value in (settings | TRAINING | {"train_size": 1.0, "filename": str(path)}).items():
         if name not in group:
             group[name] = value
     update["time"] = 0.0
