@@ -30,6 +30,7 @@ from tapmachine.exact.gaussian import in_coordinates
 from tapmachine.likelihood.unbiased import unbiased_log_partition
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.posterior import anomaly_score
+from tapmachine.tables import fit
 from tapmachine.tables.fit import Table, fit_classes, fit_table, split
 from tapmachine.tables.fit import machine_of as machine_of_table
 from tapmachine.tables.slabs import Slabs
@@ -328,6 +329,18 @@ def test_equal_weights_do_not_change_heavy_tails(quick_tables):
     weighted = fit_table(x, 2, weights=torch.full((200,), 0.5)).machine.weights[0]
     assert plain[:, 2:].any()
     torch.testing.assert_close(weighted, plain)
+
+
+def test_limits_of_the_fit_are_noted(monkeypatch):
+    monkeypatch.setattr(fit, "MOST_ROWS", 60)
+    monkeypatch.setattr(fit, "SELECTION_ROWS", 20)
+    x = draws(120, 2)
+    x[0, 0] = torch.nan
+    assert fit_table(x, 2).notes == [
+        "fitted to 60 evenly spaced rows of 120",
+        "classes and shrinkage chosen for 20 of these rows",
+        "no spike-and-slab units for heavy tails, because values are missing",
+    ]
 
 
 COLUMNS = np.random.default_rng(2).normal(size=(40, 3)) * [1.0, 100.0, 0.01]

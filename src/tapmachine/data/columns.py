@@ -1,6 +1,7 @@
 """Raw columns of a DataFrame or text file, before encoding."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +98,14 @@ def check_digits(name: str, values: Array) -> None:
             f"column {name!r} contains integers above 2^53, whose last digits are lost; drop it if it is an identifier",
             DataWarning,
         )
+
+
+def check_unique(names: Sequence[Any]) -> None:
+    """Raise a ValueError if several columns have the same name."""
+    counts = Counter(names)
+    for name in names:
+        if counts[name] > 1:
+            raise ValueError(f"column {name!r} occurs twice; use unique column names")
 
 
 def check_numbers(column: RawColumn) -> None:

@@ -7,6 +7,7 @@ is a sum of determinants.
 
 import math
 from copy import deepcopy
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -277,9 +278,7 @@ def is_real(block: Units) -> bool:
 
 def blocks_of(layer: Units) -> list[tuple[Units, int]]:
     """Return the blocks of a layer with the indices of their first components."""
-    blocks: list[Units] = list(layer.blocks) if isinstance(layer, Mixed) else [layer]  # type: ignore[arg-type]
-    sizes = [math.prod(block.state_shape) for block in blocks]
-    return [(block, sum(sizes[:index])) for index, block in enumerate(blocks)]
+    return list(zip(layer.parts, accumulate(layer.sizes, initial=0), strict=False))
 
 
 def infinite() -> EstimateError:

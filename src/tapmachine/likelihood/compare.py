@@ -27,9 +27,8 @@ from tapmachine.machine.checks import check_machine, check_rows
 from tapmachine.solver import TAP, Scheme
 
 MOST_ROWS = 10_000  # maximum number of rows scored
-MOST_PSEUDO_ROWS = (
-    1_000  # for the pseudo-likelihood, for which a row costs as much as hundreds of rows for other estimators
-)
+# For the pseudo-likelihood, for which a row costs as much as hundreds of rows for other estimators.
+MOST_PSEUDO_ROWS = 1_000
 EXACT_BITS = 20  # machines whose smaller side has at most 2^20 states are enumerated
 
 

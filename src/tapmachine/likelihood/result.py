@@ -60,11 +60,6 @@ class LogLikelihood:
         """Mask of the rows that could be scored, shape (N,)."""
         return ~torch.isnan(self.values)
 
-    def with_log_partition(self, log_partition: Tensor, error: Tensor) -> "LogLikelihood":
-        """Return the log-likelihoods of the same rows for another value of ln Z."""
-        values = self.values + self.log_partition - log_partition
-        return LogLikelihood(values, log_partition, error, self.n_units)
-
     def minus(self, log_scale: Tensor) -> "LogLikelihood":  # (N,)
         """Return the log-likelihoods in other units, given the logarithms of the Jacobians of the rows."""
         return LogLikelihood(self.values - log_scale, self.log_partition, self.common_error, self.n_units)

@@ -202,7 +202,7 @@ def gap_table(machine: BoltzmannMachine, codec: Codec, x: Tensor, level: float =
         RawColumn.of(name, [line[2][place] or None for line in lines], "text")
         for place, name in enumerate(("column", "value", "lower", "upper", "probabilities"))
     ]
-    return [numbers, *(replace(own, type="text", values=own.values) for own in texts)]
+    return [numbers, *(replace(own, type="text") for own in texts)]
 
 
 def surprise(

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from tapmachine.beliefs import Tilt
-from tapmachine.data.rows import spaced
+from tapmachine.data.rows import Rows, spaced
 from tapmachine.exact import Mixture, row_groups
 from tapmachine.exact.gaussian import blocks_of, in_coordinates, is_real
 from tapmachine.exact.parts import RowGroup
@@ -42,15 +42,11 @@ MOST_WITH_SLABS = 8  # maximum number of classes beside spike-and-slab units, wh
 SHRINKAGES = (0.7, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-5, 1e-6)
 MORE_SHRINKAGE = (3.0, 10.0)  # factors to try with several classes, because correlations within classes are weaker
 WIDTHS = (1.0, 1.1, 1.2, 1.35, 1.5)  # factors of the covariance to choose from
-LEAST_WIDTH = (
-    0.01  # minimum variance within classes, relative to all rows; otherwise, few values have infinite densities
-)
+# Minimum variance within classes, relative to all rows; otherwise, few values have infinite densities.
+LEAST_WIDTH = 0.01
 COLLINEAR = 1e-6  # columns are linear combinations if an eigenvalue of their correlations is smaller
-N_STEPS, COLD_STEPS, WARM_STEPS = (
-    40,
-    20,
-    8,
-)  # steps of expectation maximization: at most, from k-means, from a similar fit
+# Steps of expectation maximization: at most, from k-means, from a similar fit.
+N_STEPS, COLD_STEPS, WARM_STEPS = 40, 20, 8
 N_PARTITIONS = 5  # number of runs of k-means
 LEAST_GROUP = 32  # minimum number of rows with the same missing cells that are treated together
 TOLERANCE = 1e-4  # gain of a step, in nats per row, below which the iteration stops
@@ -389,14 +385,15 @@ class TableFit(NamedTuple):
 
 
 def fit_table(
-    x: Tensor, n_hidden: int, seed: int = 0, weights: Tensor | None = None, units: Units | None = None
+    x: Rows, n_hidden: int, seed: int = 0, weights: Tensor | None = None, units: Units | None = None
 ) -> TableFit:  # (N, n)
     """Fit a machine to the rows of a table.
 
     Args:
         x: Rows of real numbers on any scale, shape (N, n). Columns may be constant or collinear. NaN marks missing
             values, and rows without any value are ignored. Categorical columns are one-hot, with NaN in all components
-            of a missing value.
+            of a missing value. At most 20,000 evenly spaced rows are fitted, and 1,000 of them determine the number of
+            classes, the shrinkage, the width and the spike-and-slab units.
         n_hidden: Maximum number of classes. For complete tables of numbers, number of hidden units besides one per
             column: at most 8 spike-and-slab units are fitted, and the rest have zero weights.
         seed: Random seed for the initial weights, the classes and the folds (default: 0).
@@ -413,7 +410,7 @@ def fit_table(
         >>> fit_table(x, 3).machine.summary()
         '3 Gaussian – 6 Mixed'
     """
-    x = spaced(x, MOST_ROWS).detach().double().cpu()
+    n_rows, x = len(x), spaced(x, MOST_ROWS).detach().double().cpu()
     weights = None if weights is None else spaced(weights.unsqueeze(1), MOST_ROWS).flatten()
     is_plain = units is None or is_real(units)
     has_slabs = is_plain and not bool(x.isnan().any())
@@ -426,6 +423,12 @@ def fit_table(
     mixture = fit_selected(table, selection, seed)
     notes = _notes(table, selection) if has_slabs else []
     notes += [f"{selection.n_classes} classes"] if selection.n_classes > 1 else []
+    if len(x) < n_rows:
+        notes.append(f"fitted to {len(x)} evenly spaced rows of {n_rows}")
+    if len(some.x) < len(table.x):
+        notes.append(f"classes and shrinkage chosen for {len(some.x)} of these rows")
+    if is_plain and not has_slabs:
+        notes.append("no spike-and-slab units for heavy tails, because values are missing")
     slabs = None
     if has_slabs:
         n_steps = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tapmachine.data.columns import NUMBERS, RawColumn, check_digits
+from tapmachine.data.columns import NUMBERS, RawColumn, check_digits, check_unique
 from tapmachine.data.errors import DataError
 from tapmachine.data.rows import unmasked
 from tapmachine.data.text import TextLayout
@@ -71,11 +71,10 @@ class Frame:
         """
         library, names = library_of(frame) or "pandas", list(frame.columns)
         have_no_names = not any(isinstance(name, str) for name in names)  # numbers, as in DataFrame(array)
-        for place, name in enumerate(names):
+        for name in names:
             if not isinstance(name, str) and not have_no_names:
                 raise ValueError(f"column name {name!r} is not a string; use X.columns = X.columns.astype(str)")
-            if name in names[:place]:
-                raise ValueError(f"column {name!r} occurs twice; use unique column names")
+        check_unique(names)
         make = _from_polars if library == "polars" else _from_pandas
         columns = tuple(make(str(name), frame[name]) for name in names)
         return cls(columns, library, getattr(frame, "index", None))

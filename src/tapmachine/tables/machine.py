@@ -138,7 +138,7 @@ def make_machine(
     bounds = visible.bounds()[0].clone(), visible.bounds()[1].clone()
     is_table = isinstance(visible, Mixed) or (units is None and isinstance(visible, Gaussian))
     if is_table and options.hidden_units == "auto" and len(options.hidden) == 1:
-        fitted = fit_table(spaced(x, MOST_ROWS), options.hidden[0], seed, weights, visible)
+        fitted = fit_table(x, options.hidden[0], seed, weights, visible)
         return ScaledMachine(
             fitted.machine, 1.0, torch.zeros(()), bounds, "; ".join([why, *fitted.notes]), is_fitted=True
         )

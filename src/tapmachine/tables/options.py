@@ -28,8 +28,8 @@ class MachineOptions:
     )
     hidden_units: str = setting(
         "auto",
-        "Type of the hidden units: {choices}. With auto, units are spike-slab in a single "
-        "hidden layer above gaussian units, and binary otherwise.",
+        "Type of the hidden units: {choices}. With auto, tables are fitted with classes of rows, "
+        "correlations and heavy tails, and the units of other machines are binary.",
         choices=hidden_words,
     )
     columns: str | None = setting(

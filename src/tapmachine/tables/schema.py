@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tapmachine.data.columns import NUMBERS, RawColumn, check_numbers
+from tapmachine.data.columns import NUMBERS, RawColumn, check_numbers, check_unique
 from tapmachine.data.declarations import KINDS_OF_COLUMNS as KINDS
 from tapmachine.data.errors import DataWarning, warn
 from tapmachine.units import Binary, Categorical, Gaussian, Mixed, Poisson, Units
@@ -18,9 +18,8 @@ Array = np.ndarray[Any, Any]
 
 MOST_CATEGORIES = 256  # a column with more distinct values is probably an identifier
 LARGEST_COUNT = 100  # columns with larger integers are real
-LEAST_DISPERSION = (
-    0.8  # minimum variance-to-mean ratio of counts; the ratio is 1 for a Poisson distribution and larger for mixtures
-)
+# Minimum variance-to-mean ratio of counts; the ratio is 1 for a Poisson distribution and larger for mixtures.
+LEAST_DISPERSION = 0.8
 FARTHEST = 1e100  # largest standardized value; its square is part of a log-density
 NAMED = 5  # maximum number of categories listed in descriptions and messages
 
@@ -268,7 +267,7 @@ class Schema:
         Raises:
             ValueError: If a column has no valid kind, or if `kinds` contains an unknown column or kind.
         """
-        _check_unique([column.name for column in table])
+        check_unique([column.name for column in table])
         if not table:
             raise ValueError("the table has no columns; expected at least one")
         kinds = dict(kinds or {})
@@ -282,7 +281,7 @@ class Schema:
     @classmethod
     def of_numbers(cls, table: Sequence[RawColumn]) -> "Schema":
         """Return the schema of a table whose columns are real and need no encoding."""
-        _check_unique([column.name for column in table])
+        check_unique([column.name for column in table])
         return cls(tuple(Column(own.name, "real", own.type, own.dtype, "numbers with decimals") for own in table))
 
     @property
@@ -372,7 +371,7 @@ class Schema:
             ValueError: If a column is missing or unknown, or if a value does not match the kind of its column.
         """
         by_name = {column.name: column for column in table}
-        _check_unique([column.name for column in table])
+        check_unique([column.name for column in table])
         missing = [name for name in self.names if name not in by_name and name not in optional]
         new = [name for name in by_name if name not in self.names]
         if missing:
@@ -432,9 +431,3 @@ def _listed(words: Sequence[str]) -> str:
 
 def _columns(names: Sequence[str]) -> str:
     return f"column{'s' if len(names) > 1 else ''} {_listed(list(map(repr, names)))}"
-
-
-def _check_unique(names: Sequence[str]) -> None:
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise ValueError(f"column {name!r} occurs twice; use unique column names")

@@ -36,17 +36,18 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     Rows are arrays, sparse matrices, AnnData objects or DataFrames, and NaN marks missing values. The columns of
     DataFrames are identified by their names and modeled by their kinds (`schema_`). A table of numbers with different
     ranges, or of several kinds, is fitted by maximum likelihood with a small machine whose posteriors, scores and
-    samples are exact, without gradient steps. Other data are trained like in `tapmachine.fit`. All functions of the
-    package can be applied to the fitted machine, `machine_`. With the same `random_state`, all results are
-    reproducible.
+    samples are exact, without gradient steps. At most 20,000 of its rows are fitted, and 1,000 of them determine the
+    number of classes and the shrinkage of correlations (see `visible_`). Other data are trained like in
+    `tapmachine.fit`. All functions of the package can be applied to the fitted machine, `machine_`. With the same
+    `random_state`, all results are reproducible.
 
     Everybody may need the parameters from `n_hidden` to `verbose`. Those from `columns` to `interval` describe the
     data, and are inferred by default. Those from `hidden_units` on are for experts.
 
     Args:
         n_hidden: Number of hidden units, whose means are the features; a tuple such as (100, 50) for a deep machine.
-            For real-valued tables, one feature per column precedes them and, if there are classes, their probabilities
-            follow.
+            For tables, it is the maximum number of classes of rows and of units for heavy tails. The features of a
+            table are the means of one unit per real column, of units for heavy tails, and the probabilities of classes.
         epochs: Number of passes over the data (default: enough for 20,000 gradient steps, but between 50 and 300).
         random_state: Random seed.
         verbose: Whether to show progress. If True, the log-likelihood and its TAP estimate are measured in every epoch.
@@ -62,8 +63,9 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         interval: Interval of real values, such as (0, 1); values outside raise an error. By default, the interval is
             [0, 1] or the range of the training data, and later values are clipped to it with a warning.
         hidden_units: Type of the hidden units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian or
-            gauss-bernoulli. Units of the last two types take values between -1 and 1. With auto, units are
-            spike-slab in a single hidden layer above gaussian units, and binary otherwise.
+            gauss-bernoulli. Units of the last two types take values between -1 and 1. With auto, a table is
+            fitted with a categorical unit for its classes, gaussian units for correlations and, if all columns are real
+            and complete, spike-slab units for heavy tails. The units of other machines are binary.
         pretrain: Number of epochs for pretraining the first hidden layer of a deep machine (default: same as `epochs`).
         batch_size: Number of rows per gradient step (default: a quarter of the rows, but between 10 and 100).
         objective: Training objective: default, tap, cd, pcd, or an `Objective` such as `PCD(5)`.
@@ -75,11 +77,12 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
     Attributes:
         machine_: Fitted machine, in the units of the data.
-        visible_: Description of the visible unit type and the reason for its choice.
+        visible_: Description of the visible unit type, the reason for its choice, and notes on the fit of a table.
         schema_: Kind of each column of a DataFrame. None for other data, and if `visible`, `binarize` or `interval` is
             set.
         history_: One dictionary per epoch with `loss`, `gradient_norm` and others. About five epochs, including the
-            first and the last, also have the `log_likelihood` of the training rows (see `Monitor`).
+            first and the last, also have the `log_likelihood` of the training rows (see `Monitor`). For a table, a
+            single dictionary with the `log_likelihood`.
         score_method_, score_error_: Method used to compute ln Z, `exact` or `annealed`, and its standard error in nats.
         components_: Weights of the first layer, (n_hidden, n_features), with one column per category of a feature.
         n_features_in_, feature_names_in_: Number and names of the features, as in scikit-learn.

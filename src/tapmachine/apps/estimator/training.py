@@ -236,7 +236,7 @@ def _new_machine(model: Any, settings: Settings, x: Rows, weights: Tensor | None
     units = model.visible if callable(model.visible) else None
     new = make_machine(settings, x, units=units, schema=schema, weights=weights, seed=settings.seed)
     if schema is not None:
-        new = replace(new, why="; ".join(schema.describe().splitlines()))
+        new = replace(new, why="; ".join([*schema.describe().splitlines(), *new.why.split("; ")[1:]]))
     new.machine.to(pick_device(model.device))
     if model.verbose:
         print(f"visible units {new.why}")
