@@ -33,6 +33,7 @@ def patterns(log_weights, scale=1.0, n=40):
     return rbm(Binary(n).double(), Binary(len(bias), bias).double(), scale * couplings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [1.0, 2.0, 4.0])
 @pytest.mark.parametrize("log_weights", [CLUSTERS, HOLE], ids=["clusters", "hole"])
 def test_ln_z_of_separate_clusters(log_weights, scale):
@@ -81,6 +82,7 @@ def test_probabilities_of_distinct_rows_never_exceed_one():
     assert float(unbiased_log_likelihood(machine, rows, right).mean) < -0.05
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["rbm", "deep", "pairwise"])
 def test_samples_visit_clusters_with_the_weights_of_the_machine(kind):
     """The data are in one cluster, where chains that start from them would stay."""

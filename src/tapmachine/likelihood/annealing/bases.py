@@ -28,7 +28,7 @@ STRONG = 20.0  # field that brings means close to the bounds
 EVEN_SHARE = 0.1  # share of the components' weights that is divided evenly among them
 AT_REST = 1e-3  # share of the prior's mean in the means of each component, which keeps them away from the bounds
 CLASS_ROWS, CLASS_SWEEPS = 20, 20  # minimum number of rows per class; iterations of k-means
-MOST_CLASSES = 32
+MOST_CLASSES = 20
 
 
 @torch.no_grad()

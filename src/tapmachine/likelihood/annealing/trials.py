@@ -1,5 +1,6 @@
 """Annealing from several bases, of which the best is continued."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,7 +15,9 @@ from tapmachine.machine import BoltzmannMachine
 
 TOLERANCE = 0.1  # nats: standard error at which annealing stops
 N_RUNS, PILOT = 100, 100  # runs of each estimate of ln Z; temperatures at which all bases are compared
+RUNS_PER_COMPONENT = 5  # minimum for a correction of the weights of components after a trial
 KEPT_SHARE = 0.2  # share of the weights of components that remains if their weights are corrected after a trial
+ONE_SIGMA, MOST_VARIANCE = 0.841, 10.0  # a quantile, and a limit on the variance, of normal log-weights
 SIGNIFICANT = 3.0  # standard errors
 SURE = 3.0  # nats by which an unbiased estimate of Z exceeds Z with a probability of at most exp(−3)
 
@@ -79,7 +82,8 @@ def anneal_from_bases(
     def pilot(base: Base) -> Trial:
         tried = trial(base, (n_pilot,))
         is_poor = float(tried.estimate.effective_sample_size) < ENOUGH_WEIGHT * n_runs
-        return trial(_reweighted(tried, machine), (n_pilot,)) if is_poor and len(base) > 1 else tried
+        can_improve = is_poor and 1 < len(base) <= n_runs / RUNS_PER_COMPONENT
+        return trial(_reweighted(tried, machine), (n_pilot,)) if can_improve else tried
 
     n_pilot = min(PILOT, temperatures[0])
     trials = [pilot(base) for base in bases if base is not None]
@@ -107,7 +111,15 @@ def _best(trials: list[Trial]) -> Trial:
 def honest_error(estimate: AnnealedEstimate) -> float:
     """Return the standard error of an estimate, or the standard deviation of its runs if the weights have collapsed.
 
-    The standard error is meaningless if a few runs carry most of the weight.
+    The standard error is meaningless if very few runs carry most of the weight, and too small if larger weights are
+    likely but have not occurred. If a few runs carry most of the weight, the error is therefore at least that of log-normal
+    weights with the same upper quantiles.
     """
-    collapsed = float(estimate.effective_sample_size) < COLLAPSED * estimate.n_runs
-    return float(estimate.log_weights.std() if collapsed else estimate.standard_error)
+    effective = float(estimate.effective_sample_size) / estimate.n_runs
+    if effective < COLLAPSED:
+        return float(estimate.log_weights.std())
+    if effective > ENOUGH_WEIGHT / 2:
+        return float(estimate.standard_error)
+    middle, upper = estimate.log_weights.quantile(estimate.log_weights.new_tensor([0.5, ONE_SIGMA])).tolist()
+    log_normal = math.expm1(min((upper - middle) ** 2, MOST_VARIANCE)) / estimate.n_runs
+    return max(float(estimate.standard_error), log_normal**0.5)
