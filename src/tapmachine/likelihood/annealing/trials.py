@@ -111,9 +111,9 @@ def _best(trials: list[Trial]) -> Trial:
 def honest_error(estimate: AnnealedEstimate) -> float:
     """Return the standard error of an estimate, or the standard deviation of its runs if the weights have collapsed.
 
-    The standard error is meaningless if very few runs carry most of the weight, and too small if larger weights are
-    likely but have not occurred. If a few runs carry most of the weight, the error is therefore at least that of log-normal
-    weights with the same upper quantiles.
+    The standard error is meaningless if very few runs carry most of the weight. If a few runs do, it is too small,
+    because larger weights are likely but have not occurred. It is therefore at least that of log-normal weights with
+    the same upper quantiles.
     """
     effective = float(estimate.effective_sample_size) / estimate.n_runs
     if effective < COLLAPSED:
