@@ -35,7 +35,7 @@ from tapmachine.analysis import compare_schemes, receptive_fields
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_count
 from tapmachine.landscape import embed_landscape, track_landscape
-from tapmachine.likelihood import Annealing, equilibrium
+from tapmachine.likelihood import Annealing, check_samples, entropy, equilibrium
 from tapmachine.likelihood.tap import solve_from_rows
 from tapmachine.posterior import PosteriorOptions, gibbs_posterior
 from tapmachine.solver import random_start
@@ -95,6 +95,8 @@ CALLS = [
     ("condition", "layer", lambda n: condition(small(), Tilt(0.0, 0.0), layer=n)),
     ("PosteriorOptions", "n_neighbors", lambda n: PosteriorOptions(n_neighbors=n)),
     ("PosteriorOptions", "max_sweeps", lambda n: PosteriorOptions(max_sweeps=n)),
+    ("check_samples", "n_samples", lambda n: check_samples(small(), torch.zeros(4, small().sizes[0]), n)),
+    ("entropy", "n_samples", lambda n: entropy(small(), n_samples=n)),
     ("equilibrium", "count", lambda n: equilibrium(small(), n)),
     ("equilibrium", "n_sweeps", lambda n: equilibrium(small(), 2, n_sweeps=n)),
     ("embed_landscape", "n_neighbors", lambda n: embed_landscape(find_solutions(small(), X), X, n_neighbors=n)),
