@@ -157,6 +157,7 @@ def test_a_state_without_data_is_a_problem():
     assert any("farther from the rows" in problem for problem in found.problems)
 
 
+@pytest.mark.filterwarnings("ignore:the (final )?log-likelihood")
 def test_a_warning_after_training(monkeypatch):
     monkeypatch.setattr(watch, "WORTH_CHECKING", 1)
     x = (torch.rand(200, 20, generator=generator()) < 0.1).float()
@@ -165,7 +166,6 @@ def test_a_warning_after_training(monkeypatch):
         machine.layers[0].field.fill_(-4.75)
     options = {"epochs": 2, "learning_rate": 1e-9, "warm_start": True, "monitor": Monitor(0, likelihood=True)}
     with pytest.warns(TrainingWarning, match="mass where the data have none: samples have a mean of"):
-        warnings.filterwarnings("ignore", "the (final )?log-likelihood")
         history = fit(machine, x, **options)
     assert history.records[-1]["samples_active_in_rows"] == pytest.approx(float(x.sum(1).mean()))
     with warnings.catch_warnings():
