@@ -199,6 +199,9 @@ class AdaptiveTAP(Scheme):
     of two groups, the units of even layers and the units of odd layers. All unit types are supported; the states of
     categorical units are treated as separate units.
 
+    The iteration may not converge for large machines whose units are strongly correlated, such as a machine of MNIST
+    digits trained by default; conditioned on observations, most machines converge.
+
     Args:
         damping: Weight of the previous precisions in an update, at least 0 and less than 1 (default: 0.7).
 
