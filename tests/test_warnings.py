@@ -1,4 +1,4 @@
-"""Warnings name the line of the user's code, whatever lies between it and the place that warns."""
+"""Warnings name the line of the user's code, whatever lies between it and the place that warns; progress is shown."""
 
 import inspect
 import re
@@ -12,7 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import tapmachine
-from tapmachine import RBM, Binary, BinarySymmetric, TruncatedGaussian, denoise, fit, rbm
+from tapmachine import RBM, Binary, BinarySymmetric, TruncatedGaussian, ais_log_partition, denoise, fit, rbm, solve
+from tapmachine.data import progress
 from tapmachine.data.errors import TapmachineWarning
 from tapmachine.posterior import PosteriorOptions
 
@@ -45,3 +46,20 @@ def test_a_warning_names_the_line_that_called_the_package(use):
 def test_the_package_warns_by_one_function():
     for path in Path(tapmachine.__file__).parent.rglob("*.py"):
         assert path.name == "errors.py" or not re.search(r"warnings\.warn\(|stacklevel", path.read_text()), path
+
+
+def test_solving_and_annealing_report_their_progress(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "LEAST_SECONDS", 0.0)
+    machine, starts = rbm(Binary(6, field=1.0), Binary(3)), torch.rand(5, 6)
+    with progress.shown(on_terminal=True):
+        solve(machine, starts, batch_size=2)
+        ais_log_partition(machine, 20, n_runs=10)
+    shown = capsys.readouterr().err
+    solved = [int(done) for done in re.findall(r"solving (\d+)/5", shown)]
+    assert solved == sorted(solved)
+    assert solved[-1] == 5
+    assert "annealing 19/20" in shown
+    with progress.shown(on_terminal=False):
+        solve(machine, starts)
+    solve(machine, starts)
+    assert capsys.readouterr().err == ""

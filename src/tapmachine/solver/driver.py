@@ -10,6 +10,7 @@ from tapmachine.accelerator.compilation import compiled
 from tapmachine.accelerator.precision import full_precision
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.data.checks import check_count
+from tapmachine.data.progress import report
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver.schemes.base import Scheme
 from tapmachine.solver.schemes.mean_field import TAP
@@ -118,8 +119,10 @@ def solve(
             more = batch.fill(size)
             if more:
                 batch.advance()
-                if batch.retire() and callback is not None:
-                    callback(Progress(batch.n_finished, batch.n_converged, batch.total))
+                if batch.retire():
+                    report("solving", batch.n_finished, batch.total)
+                    if callback is not None:
+                        callback(Progress(batch.n_finished, batch.n_converged, batch.total))
         except RuntimeError as error:
             if size == 1 or not is_out_of_memory(error):
                 raise

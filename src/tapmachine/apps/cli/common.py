@@ -20,6 +20,7 @@ import typer
 
 from tapmachine import __version__
 from tapmachine.data.errors import DamageWarning
+from tapmachine.data.progress import shown
 
 if TYPE_CHECKING:
     from tapmachine.runs.registry import ModelWord
@@ -134,7 +135,9 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
         def run(**values: Any) -> None:
             if os.environ.get("RANK", "0") != "0" and "quiet" in values:
                 values["quiet"] = True
-            with escaped_output(), warnings_as_lines(values.get("quiet", False)):
+            quiet = values.get("quiet", False)
+            on_terminal = sys.stderr.isatty() and not quiet and function.__name__ != "train"  # which has its own bar
+            with shown(on_terminal), escaped_output(), warnings_as_lines(quiet):
                 limit = resource.getrlimit(resource.RLIMIT_AS)[0]
                 if 0 <= limit < LEAST_MEMORY:  # some libraries would abort the process without a message
                     raise MemoryError(f"the limit is {limit / 2**30:.3g} GiB, less than {LEAST_MEMORY / 2**30:g} GiB")
@@ -151,7 +154,7 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Train, evaluate and use Restricted and Deep Boltzmann Machines with the TAP mean field."""
+    """Train, evaluate and use restricted and deep Boltzmann machines."""
 
 
 def main() -> None:

@@ -50,7 +50,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             table are the means of one unit per real column, of units for heavy tails, and the probabilities of classes.
         epochs: Number of passes over the data (default: enough for 20,000 gradient steps, but between 50 and 300).
         random_state: Random seed.
-        verbose: Whether to show progress. If True, the log-likelihood and its TAP estimate are measured in every epoch.
+        verbose: Whether to show progress, as in notebooks. If True, the log-likelihood and its TAP estimate are
+            measured in every epoch.
         columns: Kinds of DataFrame columns by name: real, count, binary or categorical (default: inferred from the
             types and values of the columns). `print(model.schema_.describe())` shows the kinds.
         handle_unknown: How to treat categories that the training data lack, when the fitted machine is applied. With

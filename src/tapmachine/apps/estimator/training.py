@@ -30,6 +30,7 @@ from tapmachine.training import Monitor, Objective, Trainer, TrainingOptions
 from tapmachine.training.gaps import check_columns, fill_columns
 from tapmachine.training.loop import run_epochs
 from tapmachine.training.monitor import Record
+from tapmachine.training.progress import in_notebook
 from tapmachine.training.state import TrainingState
 
 N_STARTS = 100  # number of stored rows, used as starting points of solutions and samples
@@ -141,7 +142,7 @@ def train(model: Any, X: Any, sample_weight: Any) -> tuple[Trained, KeyboardInte
         history.append(record)
 
     try:
-        run_epochs(training, [keep], progress=model.verbose)
+        run_epochs(training, [keep], progress=model.verbose or in_notebook())
     except KeyboardInterrupt as interrupt:
         if state is None:
             raise

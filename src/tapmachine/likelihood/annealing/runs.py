@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tapmachine.accelerator.distributed import gathered, world
 from tapmachine.accelerator.precision import full_precision
+from tapmachine.data.progress import report
 from tapmachine.likelihood.annealing.paths import AnnealingPath, Base, States, path_from, seeded
 from tapmachine.machine import BoltzmannMachine
 
@@ -104,7 +105,8 @@ def anneal(
         for _ in range(0, len(betas) - 1, STRIDE):
             walk = captured(walk)[0]
         return walk
-    for before, after in pairwise(betas.tolist()):
+    for done, (before, after) in enumerate(pairwise(betas.tolist())):
+        report("annealing", done, len(betas) - 1)
         states, gain = path.step(walk.states, before, after, generator)
         walk = Walk(walk.position + 1, walk.log_weights + gain, states)
     return walk
