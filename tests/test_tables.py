@@ -33,7 +33,7 @@ from tapmachine.posterior import anomaly_score
 from tapmachine.tables import fit
 from tapmachine.tables.fit import Table, fit_classes, fit_table, split
 from tapmachine.tables.fit import machine_of as machine_of_table
-from tapmachine.tables.slabs import Slabs
+from tapmachine.tables.slabs import SlabFit
 
 
 def draws(*shape, seed=0):
@@ -284,7 +284,7 @@ def test_the_fit_normalizes_its_density(quick_tables):
     x = torch.from_numpy(clusters(60))
     table = Table.of(x, Gaussian(3))
     single = fit_classes(table, table.one_class(), 0.01)
-    fitted = Slabs(fit_classes(table, split(single, table, 3, 0.01), 0.01), 6, 0)
+    fitted = SlabFit(fit_classes(table, split(single, table, 3, 0.01), 0.01), 6, 0)
     fitted.fit(table.x, table.weights, 20)
     machine = machine_of_table(single, table, fitted)
     volume = fitted.log_volume + table.deviation.log().sum()

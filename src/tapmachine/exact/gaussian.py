@@ -139,7 +139,7 @@ class Slabs(NamedTuple):
         """Log-odds of the prior probability that a unit is active."""
         return self.log_odds + 0.5 * (self.field**2 / self.precision + LOG_2PI - self.precision.log())
 
-    def base(self) -> "Base":
+    def base(self) -> "GaussianBase":
         """Return the Gaussian of the visible units without spike-and-slab and categorical units.
 
         Raises:
@@ -148,7 +148,7 @@ class Slabs(NamedTuple):
         if self.above is None:
             mean = self.visible_field / self.visible_precision
             zero = mean.new_zeros(())
-            return Base(mean, self.visible_precision.diag(), self.visible_precision.sqrt().diag(), zero)
+            return GaussianBase(mean, self.visible_precision.diag(), self.visible_precision.sqrt().diag(), zero)
         weights, field, precision = self.above
         matrix = self.visible_precision.diag() - (weights / precision) @ weights.T
         lower, failed = torch.linalg.cholesky_ex(matrix)
@@ -160,10 +160,14 @@ class Slabs(NamedTuple):
         off = mean - self.visible_field / self.visible_precision
         at_mean = 0.5 * (self.visible_precision.log() - self.visible_precision * off**2).sum()
         at_mean = at_mean + (((field + mean @ weights) ** 2 - field**2) / (2 * precision)).sum()
-        return Base(mean, matrix, lower, at_mean - lower.diagonal().log().sum())
+        return GaussianBase(mean, matrix, lower, at_mean - lower.diagonal().log().sum())
 
     def log_partition(self) -> Tensor:  # ()
-        """Exact ln Z, differentiable; infinite if the couplings are too strong for a finite Z."""
+        """Exact ln Z, differentiable; infinite if the couplings of spike-and-slab units are too strong for a finite Z.
+
+        Raises:
+            EstimateError: If Z is infinite because of the couplings of Gaussian hidden units.
+        """
         if self.above is None:  # the Cholesky factor is diagonal
             mean, scale = self.visible_field / self.visible_precision, self.visible_precision.sqrt().unsqueeze(1)
             weights, centers, of_base = self.weights / scale, self.centers / scale, mean.new_zeros(())
@@ -179,7 +183,7 @@ class Slabs(NamedTuple):
         return (of_clusters + of_sets).logsumexp(0) - softplus(self.log_odds_at_rest).sum() + of_base
 
 
-class Base(NamedTuple):
+class GaussianBase(NamedTuple):
     """Gaussian with ln Z = `log_partition`, its mean, its precision matrix and the Cholesky factor of this matrix."""
 
     mean: Tensor

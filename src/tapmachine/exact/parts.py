@@ -51,7 +51,8 @@ def row_groups(x: Tensor, real: Tensor | None = None, least: int = 1) -> list[Ro
         x: Rows, with NaN for missing cells.
         real: Indices of the real columns (default: all columns).
         least: Minimum number of rows with the same missing cells in a group of their own (default: 1). Small groups
-            make the result for a row independent of the other rows to the last bit, but take longer.
+            take longer. With many patterns of missing cells, rare ones share groups in any case, so that the result for
+            a row depends on the other rows by rounding errors.
     """
     missing = x.isnan() if real is None else x[:, real].isnan()
     if not bool(missing.any()):

@@ -78,12 +78,17 @@ def _has_few_components(machine: BoltzmannMachine, bits: float) -> bool:
 def closed_log_partition(machine: BoltzmannMachine, bits: float = MOST_BITS) -> Tensor | None:  # (), float64
     """Return ln Z of a machine that needs no enumeration, or None.
 
-    The value is differentiable for Gaussian visible units, and infinite if the couplings are too strong for a finite Z.
+    The value is differentiable for Gaussian visible units. If the couplings are too strong for a finite Z, it is
+    infinite, or an error is raised.
 
     Args:
         machine: Any machine.
         bits: Binary logarithm of the maximum number of sets of active `SpikeSlab` units and categories to sum over, for
             Gaussian visible units (default: 12).
+
+    Raises:
+        EstimateError: If Z is infinite, and the visible layer is `Mixed` or `Gaussian` units stand beside other hidden
+            units.
     """
     if is_gaussian(machine):
         return gaussian_log_partition(machine)

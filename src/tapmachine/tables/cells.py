@@ -122,22 +122,14 @@ def impute(machine: BoltzmannMachine, x: Tensor, examples: Tensor | None = None)
     return posterior.values, posterior.deviation
 
 
-def predict(machine: BoltzmannMachine, codec: Codec, x: Tensor, column: str) -> RawColumn:
-    """Predict a column from the other columns: the most probable category, or the posterior mean of a number."""
-    target, where = codec.column(column)
-    x = x.clone()
-    x[:, where] = torch.nan
-    if target.kind not in ("binary", "categorical"):
-        return target.decode(posterior_means(machine, x)[:, where])
-    chosen = probabilities(machine, codec, x, column)
-    return target.decode(1 - chosen[:, :1] if target.kind == "binary" else chosen)
-
-
-def prediction(machine: BoltzmannMachine, codec: Codec, x: Tensor, column: str, level: float = 0.9) -> list[RawColumn]:
-    """Predict a column with its uncertainty.
+def prediction(
+    machine: BoltzmannMachine, codec: Codec, x: Tensor, column: str, level: float | None = 0.9
+) -> list[RawColumn]:
+    """Predict a column from the other columns: the most probable category, or the posterior mean of a number.
 
     Returns:
-        The predicted column, followed by the probability of each category, or by the ends of the intervals of numbers.
+        The predicted column, followed by the probability of each category, or by the ends of the intervals of numbers
+        if `level` is not None.
     """
     target, where = codec.column(column)
     if target.kind in ("binary", "categorical"):
@@ -148,7 +140,8 @@ def prediction(machine: BoltzmannMachine, codec: Codec, x: Tensor, column: str, 
     x = x.clone()
     x[:, where] = torch.nan
     posterior = posterior_of(machine, x)
-    found = zip((column, "lower", "upper"), (posterior.moments.mean, *posterior.intervals(level)), strict=True)
+    ends = () if level is None else posterior.intervals(level)
+    found = zip((column, "lower", "upper"), (posterior.moments.mean, *ends), strict=False)
     return [replace(target.decode(values[:, where].cpu().numpy()), name=name) for name, values in found]
 
 

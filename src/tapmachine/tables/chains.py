@@ -18,7 +18,10 @@ CHAIN_VALUES = 2**25  # maximum number of values in the states of all chains
 
 
 class Chained:
-    """Distribution of the missing cells of rows, given the observed cells, with the methods of `exact.Conditioned`.
+    """Distribution of the missing cells of rows, given the observed cells.
+
+    The class has the methods of `exact.Conditioned` that functions of cells call: moments, draws, intervals and the
+    surprise of cells. Moments are approximate but free of noise, so that a mean may lie outside of its interval.
 
     Args:
         machine: Machine of any type.

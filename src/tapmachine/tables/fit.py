@@ -6,10 +6,10 @@ The model of rows with missing cells and columns of several types is
 
 which is the distribution of a machine with one categorical hidden unit. Real columns are standardized first.
 Expectation maximization integrates over missing cells exactly, so that each step increases the likelihood of the
-observed cells. The shrinkage of the correlations, the number of classes and the width of the covariance are chosen by
-cross-validation, scored by the likelihood of the observed cells in held-out rows. For complete tables of numbers, a few
-spike-and-slab hidden units are added in coordinates in which Σ is the identity (`slabs.py`). In the coordinates of the
-data, the problem would be so ill-conditioned that gradient descent is slow.
+observed cells, up to shrinkage and smoothing. The shrinkage of the correlations, the number of classes and the width of
+the covariance are chosen by cross-validation, scored by the likelihood of the observed cells in held-out rows. For
+complete tables of numbers, a few spike-and-slab hidden units are added in coordinates in which Σ is the identity
+(`slabs.py`). In the coordinates of the data, the problem would be so ill-conditioned that gradient descent is slow.
 """
 
 import math
@@ -30,7 +30,7 @@ from tapmachine.exact import Mixture, row_groups
 from tapmachine.exact.gaussian import blocks_of, in_coordinates, is_real
 from tapmachine.exact.parts import RowGroup
 from tapmachine.machine import BoltzmannMachine, rbm
-from tapmachine.tables.slabs import MOST_SLABS, Slabs, best_n_steps
+from tapmachine.tables.slabs import MOST_SLABS, SlabFit, best_n_steps
 from tapmachine.units import Categorical, Gaussian, Mixed, Units
 
 MOST_ROWS = 20_000  # maximum number of rows that are fitted
@@ -282,10 +282,10 @@ class Selection(NamedTuple):
     width: float = 1.0
 
 
-Parts = list[tuple[Table, Table]]  # training and held-out rows of each fold
+Folds = list[tuple[Table, Table]]  # training and held-out rows of each fold
 
 
-def folds(table: Table, seed: int) -> Parts:
+def folds(table: Table, seed: int) -> Folds:
     """Return the training rows and the held-out rows of each fold."""
     splits = KFold(min(N_FOLDS, len(table.x)), shuffle=True, random_state=seed).split(table.x)
     return [(table.rows(torch.from_numpy(fitted)), table.rows(torch.from_numpy(others))) for fitted, others in splits]
@@ -340,7 +340,7 @@ def fit_selected(table: Table, selection: Selection, seed: int) -> Mixture:
     return mixture.replace(covariances=selection.width * mixture.covariances)
 
 
-def _best_shrinkage(parts: Parts) -> float:
+def _best_shrinkage(parts: Folds) -> float:
     """Return the shrinkage that maximizes the held-out likelihood of a single class."""
     mixtures, totals = [some.one_class() for some, _ in parts], list[float]()
     for shrinkage in SHRINKAGES:
@@ -357,7 +357,7 @@ def _best_shrinkage(parts: Parts) -> float:
     return SHRINKAGES[totals.index(max(totals))]
 
 
-def _best_width(fits: list[Mixture], parts: Parts) -> tuple[float, Tensor]:
+def _best_width(fits: list[Mixture], parts: Folds) -> tuple[float, Tensor]:
     """Return the width that maximizes the held-out likelihood, and the weighted log-likelihoods of held-out rows."""
     scores = []
     for width in WIDTHS if len(fits[0].real) else WIDTHS[:1]:
@@ -438,7 +438,7 @@ def fit_table(
                 for fold, others in folds(some, seed)
             ]
             n_steps = best_n_steps(parts, n_hidden, seed)
-        slabs = Slabs(mixture, n_hidden, seed, MOST_SLABS if n_steps else 0)
+        slabs = SlabFit(mixture, n_hidden, seed, MOST_SLABS if n_steps else 0)
         slabs.fit(some.x, some.weights, n_steps)
     return TableFit(machine_of(mixture, table, slabs), notes)
 
@@ -457,7 +457,7 @@ def _notes(table: Table, selection: Selection) -> list[str]:
 
 
 @torch.no_grad()
-def machine_of(mixture: Mixture, table: Table, slabs: Slabs | None = None) -> BoltzmannMachine:
+def machine_of(mixture: Mixture, table: Table, slabs: SlabFit | None = None) -> BoltzmannMachine:
     """Return the machine of a mixture of latent classes, in the units of the data and in float64.
 
     The constant ln Z is 0, up to the normalization of the hidden priors. The hidden layer has one `Gaussian` unit per

@@ -31,7 +31,7 @@ def best_n_steps(parts: list[tuple[Mixture, WeightedRows, WeightedRows]], n_hidd
     """
     gains = []  # gains over the mixture for each held-out row, after 0, EVERY, … steps
     for mixture, fitted, left_out in parts:
-        slabs = Slabs(mixture, n_hidden, seed)
+        slabs = SlabFit(mixture, n_hidden, seed)
         if not slabs.n_slabs:
             return 0
         curve = slabs.fit(*fitted, MOST_STEPS, left_out[0])
@@ -42,7 +42,7 @@ def best_n_steps(parts: list[tuple[Mixture, WeightedRows, WeightedRows]], n_hidd
     return EVERY * best if float(gain[best].mean()) > float(error) else 0
 
 
-class Slabs:
+class SlabFit:
     """Spike-and-slab units above whitened Gaussian units, with weights w_j and precision matrix q + Σ_j w_j w_jᵀ.
 
     With B_j = w_j·(y − m) and centers b_k of the classes, the density is

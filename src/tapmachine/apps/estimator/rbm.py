@@ -332,7 +332,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             A Series of predictions with the data type of the column.
         """
         table = read(self, X, without=column)
-        found = cells.predict(self.machine_, self._codec, table.states, column)
+        found = cells.prediction(self.machine_, self._codec, table.states, column, level=None)[0]
         return table.table([found])[column]
 
     def intervals(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:
