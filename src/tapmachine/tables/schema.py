@@ -373,7 +373,7 @@ class Schema:
         by_name = {column.name: column for column in table}
         check_unique([column.name for column in table])
         missing = [name for name in self.names if name not in by_name and name not in optional]
-        new = [name for name in by_name if name not in self.names]
+        new = [name for name in by_name if name not in self.components]
         if missing:
             is_or_are, it = ("is", "it") if len(missing) == 1 else ("are", "them")
             raise ValueError(f"{_columns(missing)} of the training data {is_or_are} missing; add {it}")
