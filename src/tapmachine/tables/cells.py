@@ -56,7 +56,7 @@ def probabilities(
         ValueError: If the column is unknown or numeric.
     """
     target, where = codec.column(column)
-    if target.kind not in ("binary", "categorical"):
+    if not target.is_category:
         cure = f"; if they are classes, fit with columns={{{column!r}: 'categorical'}}" if target.type == "int" else ""
         raise ValueError(
             f"column {column!r} is {target.kind}; expected a categorical or binary column. For numbers, use predict"
@@ -132,7 +132,7 @@ def prediction(
         if `level` is not None.
     """
     target, where = codec.column(column)
-    if target.kind in ("binary", "categorical"):
+    if target.is_category:
         chosen = probabilities(machine, codec, x, column)
         best = target.decode(1 - chosen[:, :1] if target.kind == "binary" else chosen)
         names = [str(value) for value in target.categories]
@@ -157,7 +157,7 @@ def intervals(machine: BoltzmannMachine, codec: Codec, x: Tensor, level: float =
         observed cells, both ends are equal to the observed value.
     """
     check_level(level)
-    numbers = [] if codec.schema is None else [own for own in codec.schema.columns if own.kind in ("real", "count")]
+    numbers = [] if codec.schema is None else [own for own in codec.schema.columns if not own.is_category]
     if codec.schema is not None and not numbers:
         return [[], []]
     ends = [end.cpu().numpy() for end in posterior_of(machine, x).intervals(level)]
@@ -180,8 +180,7 @@ def gap_table(machine: BoltzmannMachine, codec: Codec, x: Tensor, level: float =
         _, where = codec.column(column.name)
         rows = np.flatnonzero(missing[:, where].any(1))
         cells = [columns_as_cells([column.decode(z[rows][:, where])]) for z in (mean, *ends)] if len(rows) else []
-        is_category = column.kind in ("binary", "categorical")
-        chosen = shares(column, mean[rows][:, where]) if is_category else None
+        chosen = shares(column, mean[rows][:, where]) if column.is_category else None
         for number, row in enumerate(rows.tolist()):
             value, lower, upper = (own[number][0] for own in cells)
             words = ""

@@ -56,6 +56,11 @@ class Column:
         return len(self.categories) if self.kind == "categorical" else 1
 
     @property
+    def is_category(self) -> bool:
+        """Whether the values of the column have probabilities, unlike real numbers and counts."""
+        return self.kind in ("binary", "categorical")
+
+    @property
     def is_plain(self) -> bool:
         """Whether the values of the column need no encoding."""
         return self.kind == "real" and (self.shift, self.scale) == (0, 1)
@@ -85,7 +90,7 @@ class Column:
             ValueError: If a cell does not match the kind of the column.
         """
         check_numbers(column)
-        if self.kind in ("binary", "categorical"):
+        if self.is_category:
             return self._encode_categories(column, unknown)
         if column.type not in NUMBERS and column.gaps.all():
             return np.full((len(column.values), 1), np.nan)
@@ -126,7 +131,7 @@ class Column:
     def decode(self, rows: Array) -> RawColumn:  # (N, width) -> (N,)
         """Decode encoded values, or means of encoded values, to cells."""
         gaps = np.asarray(np.isnan(rows).any(axis=1))
-        if self.kind in ("binary", "categorical"):
+        if self.is_category:
             filled = np.where(gaps[:, None], 0.0, rows)
             code = filled[:, 0] > 0.5 if self.kind == "binary" else filled.argmax(1)
             code = np.minimum(code.astype(np.int64), len(self.categories) - 1)  # a constant column has one category
