@@ -25,6 +25,7 @@ from tapmachine.training.step import Step
 
 N_TEMPERATURES = 20
 SHORTEST, FIRST, LONGEST = 10, 20, 80  # training steps between comparisons; the longest cost a tenth of an epoch
+MANY = 100  # comparisons after which the time between them is the longest, whether or not the shares differ
 MOST_ROWS = 1000  # number of rows whose classes are used
 ALL, SINGLE = 2.0, 3.0  # standard deviations above which the shares of all classes together, or of one, differ
 CLUSTERED = 3.0  # ratio to these limits above which the chains get weights
@@ -37,8 +38,9 @@ COLLAPSED = 0.5  # effective sample size of the weights, as a fraction of the ch
 class ClusteredChains:
     """Weights of the persistent chains of a training, and their comparison with draws from the machine.
 
-    The time between two comparisons is halved if the shares differ, and doubled otherwise. All draws depend only on
-    the seed and on the number of steps, so that trainings can be resumed and divided among processes.
+    The time between two comparisons is halved if the shares differ, and doubled otherwise; later in training, it is the
+    longest, because machines of many dimensions are never in equilibrium after so few temperatures. All draws depend
+    only on the seed and on the number of steps, so that trainings can be resumed and divided among processes.
 
     Args:
         step: Training step whose objective keeps chains.
@@ -46,7 +48,7 @@ class ClusteredChains:
         seed: Random seed.
 
     Attributes:
-        n_steps: Number of training steps so far.
+        n_steps, n_compared: Number of training steps and of comparisons so far.
         interval: Number of steps between two comparisons.
         due: Number of steps after which the chains are compared.
         is_clustered: Whether the chains have weights.
@@ -57,15 +59,18 @@ class ClusteredChains:
         self.rows = spaced(rows, MOST_ROWS)
         self.members = classes_of(self.rows, seed)  # (N, C)
         self.means = (self.members / self.members.sum(0)).T @ self.rows.flatten(1)  # (C, n)
-        self.n_steps, self.interval, self.due, self.is_clustered = 0, FIRST, FIRST, False
+        self.n_steps, self.n_compared, self.is_clustered = 0, 0, False
+        self.interval = self.due = FIRST
 
     def as_json(self) -> dict[str, int]:
         """Return all numbers that change during training."""
-        return {name: int(getattr(self, name)) for name in ("n_steps", "interval", "due", "is_clustered")}
+        names = ("n_steps", "n_compared", "interval", "due", "is_clustered")
+        return {name: int(getattr(self, name)) for name in names}
 
     def restore(self, values: dict[str, int]) -> None:
         """Restore the output of `as_json`."""
-        self.n_steps, self.interval, self.due = values["n_steps"], values["interval"], values["due"]
+        self.n_steps, self.n_compared = values["n_steps"], values["n_compared"]
+        self.interval, self.due = values["interval"], values["due"]
         self.is_clustered = bool(values["is_clustered"])
 
     @torch.no_grad()
@@ -78,7 +83,9 @@ class ClusteredChains:
         if self.n_steps >= self.due:
             difference = self._compare()
             self.is_clustered |= difference > CLUSTERED
+            self.n_compared += 1
             self.interval = max(self.interval // 2, SHORTEST) if difference > 1 else min(2 * self.interval, LONGEST)
+            self.interval = LONGEST if self.n_compared >= MANY else self.interval
             self.due = self.n_steps + self.interval
 
     def _chain(self) -> tuple[list[Tensor], Tensor, Tensor]:
