@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tapmachine.accelerator.precision import usual_modes
+from tapmachine.data.errors import plural
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.batches import Data
 from tapmachine.training.monitor import Record
@@ -103,7 +104,7 @@ class History:
             return "History(no epochs)"
         last = self.records[-1]
         shown = ", ".join([*([f"loss {last['loss']:.4g}"] if "loss" in last else []), *in_words(last)])
-        return f"History({len(self)} epochs; last: {shown})"
+        return f"History({len(self)} {plural(len(self), 'epoch')}; last: {shown})"
 
     def _repr_html_(self) -> str:
         from tapmachine.display.charts import training_curves
@@ -112,7 +113,7 @@ class History:
 
         chart = svg("training curves", training_curves, self.records) if self.records else ""
         summary = ", ".join(in_words(self.records[-1])) if self.records else ""
-        return card(f"History of {len(self)} epochs", f"<div>{escape(summary)}</div>", chart)
+        return card(f"History of {len(self)} {plural(len(self), 'epoch')}", f"<div>{escape(summary)}</div>", chart)
 
 
 def run_epochs(

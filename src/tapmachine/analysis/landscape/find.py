@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tapmachine.accelerator.distributed import gathered_solutions, world
 from tapmachine.beliefs import Moments, Solution, Status
+from tapmachine.data.errors import plural
 from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, in_double
@@ -84,7 +85,8 @@ class Landscape:
     def __repr__(self) -> str:
         kind = "" if self.stable is None else f", {int(self.stable.sum())} of them stable"
         failed = f", {self.n_not_converged} not converged" if self.n_not_converged else ""
-        return f"Landscape({len(self)} solutions{kind}, from {self.n_starts} starts{failed})"
+        starts = f"{self.n_starts} {plural(self.n_starts, 'start')}"
+        return f"Landscape({len(self)} {plural(len(self))}{kind}, from {starts}{failed})"
 
     def _repr_html_(self) -> str:
         from tapmachine.display.charts import scatter

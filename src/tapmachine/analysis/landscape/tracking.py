@@ -13,6 +13,7 @@ from tapmachine.analysis.landscape.find import Landscape, find_solutions
 from tapmachine.analysis.landscape.tree import SolutionTree
 from tapmachine.beliefs import Moments, Solution, Status
 from tapmachine.data.checks import check_count
+from tapmachine.data.errors import plural
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE
 from tapmachine.machine import BoltzmannMachine
@@ -114,7 +115,8 @@ class LandscapeTrack:
     def __repr__(self) -> str:
         counts = [snapshot.n_solutions for snapshot in self.snapshots]
         first, last = self.epochs[0], self.epochs[-1]
-        return f"LandscapeTrack({len(counts)} epochs, {counts[0]} solutions at epoch {first}, {counts[-1]} at {last})"
+        solutions = f"{counts[0]} {plural(counts[0])}"
+        return f"LandscapeTrack({len(counts)} epochs, {solutions} at epoch {first}, {counts[-1]} at {last})"
 
     def _repr_html_(self) -> str:
         from tapmachine.analysis.landscape.figures import free_energies
@@ -162,7 +164,7 @@ def track_landscape(
         >>> from tapmachine.landscape import track_landscape
         >>> machines = {epoch: rbm(Binary(6), Binary(3)) for epoch in (1, 2)}
         >>> track_landscape(machines, torch.eye(6))
-        LandscapeTrack(2 epochs, 1 solutions at epoch 1, 1 at 2)
+        LandscapeTrack(2 epochs, 1 solution at epoch 1, 1 at 2)
     """
     n_starts = check_count("n_starts", n_starts)
     if not isinstance(machines, Mapping):

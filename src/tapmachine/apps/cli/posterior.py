@@ -26,6 +26,7 @@ from tapmachine.apps.cli.common import (
     with_options,
 )
 from tapmachine.data.declarations import from_text
+from tapmachine.data.errors import plural
 from tapmachine.runs.registry import CHANNELS, MEASUREMENTS
 from tapmachine.units.registry import word_for
 
@@ -171,6 +172,8 @@ def impute(
     Missing numbers are replaced by posterior means, and missing categories
     by the most probable ones.
     """
+    import torch
+
     from tapmachine.posterior.channels import Missing
 
     results = Results(out or default_target("imputed", data), std, picture, rounded)
@@ -178,8 +181,9 @@ def impute(
     rows, y, posterior = _restored(session, data, Missing(), results, quiet)
     if not quiet:
         n_gaps = int(y.isnan().sum()) if rows.schema is None else rows.schema.n_gaps(y.cpu().numpy())
-        what = f"with {n_gaps} missing values filled in"
-        print(_summary(results.out, posterior, what, posterior.deviation[y.isnan()]))
+        what = f"with {n_gaps} missing {plural(n_gaps, 'value')} filled in"
+        missing = y.isnan() if rows.schema is None else torch.zeros_like(y, dtype=torch.bool)  # columns have units
+        print(_summary(results.out, posterior, what, posterior.deviation[missing]))
     results.draw({"given": y, "restored": results.values(posterior).to(y.dtype)}, session)
     if interval is not None or draws:
         _write_gaps(session, rows, y, results.out, (interval, draws, seed), quiet)
@@ -249,7 +253,7 @@ def _summary(out: Path, posterior: "Posterior", what: str, deviation: "Tensor") 
     said = {"adaptive": " by adaptive TAP", "gibbs": " by Gibbs chains"}.get(posterior.method, "")
     said += f", {failed} not converged" if failed else ""
     typical = f"; typical standard deviation {float(deviation.square().mean().sqrt()):.3g}" if deviation.numel() else ""
-    return f"{out}: {len(posterior)} rows {what}{said}{typical}"
+    return f"{out}: {len(posterior)} {plural(len(posterior), 'row')} {what}{said}{typical}"
 
 
 def _channel(name: str | None, parameters: Mapping[str, float | None], units: "Units") -> tuple[str, "Channel"]:
@@ -424,4 +428,5 @@ def _recovery_summary(out: Path, posterior: "Posterior", kind: str, is_estimated
     failed = not_converged(posterior)
     convergence = f"{failed} not converged" if failed else "all converged"
     each = f"{channel.operator.shape[0]} {kind.removesuffix('s')} measurements each"
-    return f"{out}: {len(posterior)} signals from {each} ({noise}engine {engine}), {convergence}"
+    signals = f"{len(posterior)} {plural(len(posterior), 'signal')}"
+    return f"{out}: {signals} from {each} ({noise}engine {engine}), {convergence}"

@@ -15,6 +15,7 @@ from tapmachine.apps.cli.common import (
     open_session,
     speaker,
 )
+from tapmachine.data.errors import plural
 
 ROWS_AT_A_TIME = 4096
 
@@ -56,4 +57,4 @@ def predict(
     columns = [replace(own, values=z) for own, z in zip(parts[0], values, strict=True)]
     save_columns(out, columns, rows.layout)
     if out is not None:
-        speaker(quiet)(f"{out}: predictions of {column} for {len(x)} rows")
+        speaker(quiet)(f"{out}: predictions of {column} for {len(x)} {plural(len(x), 'row')}")

@@ -17,6 +17,7 @@ from tapmachine.apps.cli.common import (
     open_session,
 )
 from tapmachine.data.declarations import pairs_from_text
+from tapmachine.data.errors import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +97,7 @@ def sample(
     drawn = machine.layers[0].to_data(drawn).cpu()
     save_rows(out, drawn, TextLayout(names=names), codec.schema)
     if not quiet:
-        print(f"{out}: {count} samples")
+        print(f"{out}: {count} {plural(count, 'sample')}")
     if picture is not None and shape is not None:  # last, so that samples do not depend on Matplotlib
         figure = new_figure(6, 6)
         image_grid(figure.subplots(), drawn, shape)
