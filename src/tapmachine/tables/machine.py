@@ -17,7 +17,6 @@ from tapmachine.data.rows import Rows, by_rows, has_gaps, parts, place_of, space
 from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine, dbm
 from tapmachine.machine.rescaling import rescale
-from tapmachine.tables.fit import MOST_ROWS, fit_table
 from tapmachine.tables.options import MachineOptions
 from tapmachine.tables.schema import Schema
 from tapmachine.tables.units import UnitMaker, given_units, make_visible
@@ -30,6 +29,7 @@ from tapmachine.training.trainer import Trainer
 from tapmachine.units import Gaussian, Mixed, Units
 from tapmachine.units.registry import UNIT_TYPES
 
+MOST_SCORED = 20_000  # maximum number of rows whose log-likelihood is measured
 LARGEST_SCALED = 8.0  # largest value after scaling, if the data are not shifted
 COPIES = 4  # of the parameters in training: their gradients, momenta and averages
 UNUSED = (  # options of training by gradient steps
@@ -138,6 +138,8 @@ def make_machine(
     bounds = visible.bounds()[0].clone(), visible.bounds()[1].clone()
     is_table = isinstance(visible, Mixed) or (units is None and isinstance(visible, Gaussian))
     if is_table and options.hidden_units == "auto" and len(options.hidden) == 1:
+        from tapmachine.tables.fit import fit_table  # for tables only
+
         fitted = fit_table(x, options.hidden[0], seed, weights, visible)
         return ScaledMachine(
             fitted.machine, 1.0, torch.zeros(()), bounds, "; ".join([why, *fitted.notes]), is_fitted=True
@@ -257,7 +259,7 @@ class Fitted:
     def epoch(self) -> Record:
         """Measure the log-likelihood of the training rows and of the held-out rows, which is exact."""
         start = time.perf_counter()
-        weights = None if self.weights is None else spaced(self.weights.double().unsqueeze(1), MOST_ROWS).flatten()
+        weights = None if self.weights is None else spaced(self.weights.double().unsqueeze(1), MOST_SCORED).flatten()
         values = self._log_density(self.rows)
         share = torch.ones_like(values) if weights is None else weights.to(values)
         seen = share > 0
@@ -277,7 +279,7 @@ class Fitted:
         return record | {"seconds": time.perf_counter() - start}
 
     def _log_density(self, x: Rows) -> Tensor:  # (N,)
-        mixture, rows = mixture_of(self.machine), spaced(x, MOST_ROWS).double()
+        mixture, rows = mixture_of(self.machine), spaced(x, MOST_SCORED).double()
         assert mixture is not None
         values = mixture.log_density(rows)
         return values - (

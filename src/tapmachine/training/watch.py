@@ -9,7 +9,6 @@ from torch import Tensor
 from tapmachine.data.errors import EstimateError, LikelihoodWarning, TrainingWarning, warn
 from tapmachine.exact.gaussian import Slabs
 from tapmachine.likelihood.annealing.estimate import COLLAPSED
-from tapmachine.likelihood.check import check_samples
 from tapmachine.likelihood.result import disagreement
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.monitor import Record
@@ -78,6 +77,8 @@ class Watch:
         batches = trainer.batches
         if trainer.finished * (batches.n_batches or 0) < WORTH_CHECKING or batches.sample_weights is not None:
             return {}
+        from tapmachine.likelihood.check import check_samples  # for long trainings only
+
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", LikelihoodWarning)
