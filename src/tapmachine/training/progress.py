@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import time
+from contextlib import suppress
 from html import escape
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +31,7 @@ class Reporter:
 
     def __init__(self, log: str | Path | None, progress: bool | None, epochs: int, finished: int = 0) -> None:
         self.log = None if log is None else Path(log)
-        is_notebook, is_terminal = in_notebook(), sys.stderr.isatty()
+        is_notebook, is_terminal = in_notebook(), bool(sys.stderr and sys.stderr.isatty())
         self.shows = is_notebook or is_terminal if progress is None else progress
         self.bar: NotebookBar | _TerminalBar | None = None
         if self.shows and (is_notebook or is_terminal):
@@ -57,10 +58,11 @@ class Reporter:
         if self.bar is not None:
             self.bar.advance(summary if was_measured else "")
         elif self.shows and was_measured:
-            print(
-                summary if record.get("is_fitted") else f"epoch {record['epoch']:.0f}/{self.epochs}  {summary}",
-                flush=True,
-            )
+            with suppress(OSError):  # a closed terminal must not end the training
+                print(
+                    summary if record.get("is_fitted") else f"epoch {record['epoch']:.0f}/{self.epochs}  {summary}",
+                    flush=True,
+                )
 
     @staticmethod
     def _write(log: Path, record: Record) -> None:
