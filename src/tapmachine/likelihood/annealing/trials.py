@@ -122,4 +122,4 @@ def honest_error(estimate: AnnealedEstimate) -> float:
         return float(estimate.standard_error)
     middle, upper = estimate.log_weights.quantile(estimate.log_weights.new_tensor([0.5, ONE_SIGMA])).tolist()
     log_normal = math.expm1(min((upper - middle) ** 2, MOST_VARIANCE)) / estimate.n_runs
-    return max(float(estimate.standard_error), log_normal**0.5)
+    return max(float(estimate.standard_error), math.sqrt(log_normal))
