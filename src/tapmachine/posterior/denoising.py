@@ -32,11 +32,12 @@ from tapmachine.posterior.methods import (
 )
 from tapmachine.posterior.mixture import Posterior, mixture
 from tapmachine.posterior.observations import as_observations
-from tapmachine.solver import Scheme, solve
+from tapmachine.solver import AdaptiveTAP, Scheme, solve
 from tapmachine.solver.starts import StartingPoint
 from tapmachine.solver.validity import default_scheme
 from tapmachine.units import Units
 
+ADAPTIVE_ROWS = 40  # maximum number of observations used to estimate a channel by adaptive TAP
 ESTIMATION_ROWS = 200  # maximum number of observations used to estimate a channel
 GRID_SIZE = 12  # number of values in the initial grid search for a channel's parameter
 LOG_TOLERANCE = 1e-3  # tolerance of the logarithm of the parameter
@@ -74,7 +75,8 @@ def denoise(
     Args:
         machine: An unconditioned machine.
         y: Observations, of shape (K, n_visible), with NaN for missing values.
-        channel: Channel of the observations. If its parameter p or σ is None, it is estimated with `estimate_channel`.
+        channel: Channel of the observations. If its parameter p or σ is None, it is estimated with `estimate_channel`,
+            by adaptive TAP if that is the chosen method.
             For measurements that mix units, such as `LinearMeasurements`, use `recover`.
         data: Examples, of shape (N, n_visible), such as the training data. The nearest neighbors of each observation
             are used as additional initial states, which improves the result if the noise is strong.
@@ -106,7 +108,7 @@ def denoise(
     if method is not None and scheme is not None:
         raise ValueError("method and scheme cannot be combined; pass one of them")
     initial = Starts.of(machine, data, starts, len(y), options)
-    channel = estimate_channel(machine, y, channel, scheme)
+    given, channel = channel, estimate_channel(machine, y, channel, scheme)
     is_plain = scheme is None and method is None and starts is None and options.temperature == 1
     exact = exact_posterior(machine, y, channel) if is_plain else None
     if exact is not None:
@@ -122,6 +124,13 @@ def denoise(
     used: str = method or "tap"
     if method is None and starts is None and options.temperature == 1:
         used = chosen_method(machine, y, channel, initial.examples, solved)
+        unknown = given.unknown(y, machine.layers[0])
+        if unknown is not None:  # the evidence of TAP may mislead as well, usually to too much noise
+            if used == "tap":
+                less: Any = {unknown.name: getattr(channel, unknown.name) / 3}
+                used = chosen_method(machine, y, replace(channel, **less), initial.examples, solved)  # type: ignore[type-var]
+            if used == "adaptive":
+                channel = estimate_channel(machine, spaced(y, ADAPTIVE_ROWS), given, AdaptiveTAP())
     if used == "gibbs":
         draws = torch.Generator(machine.device).manual_seed(0)
 
