@@ -29,7 +29,7 @@ MANY = 100  # comparisons after which the time between them is the longest, whet
 MOST_ROWS = 1000  # number of rows whose classes are used
 ALL, SINGLE = 2.0, 3.0  # standard deviations above which the shares of all classes together, or of one, differ
 CLUSTERED = 3.0  # ratio to these limits above which the chains get weights
-ENOUGH, FEWEST = 1 / 3, 3.0  # effective sample size, as a fraction of the chains, and as a number if the shares differ
+ENOUGH, FEWEST = 1 / 3, 0.1  # effective sample size, as a fraction of the chains, in general and if the shares differ
 EVEN = 0.25  # share of the chains that is divided evenly among the classes
 RARE = 1e-6  # probability below which a class gets no chain
 COLLAPSED = 0.5  # effective sample size of the weights, as a fraction of the chains, below which they are resampled
@@ -134,7 +134,9 @@ class ClusteredChains:
         effective, of_chains = (float(1 / w.square().sum()) for w in (of_drawn, weights))
         shares = self._shares(classes, weights), self._shares(drawn_classes, of_drawn)
         difference = _difference(*shares, of_chains, effective)
-        if effective > ENOUGH * n_chains or (difference > 1 and effective > FEWEST):
+        if effective < FEWEST * n_chains:  # the annealed chains are far from equilibrium
+            return 0.0
+        if effective > ENOUGH * n_chains or difference > 1:
             chosen, weights = self._resample(drawn_classes, of_drawn)
             self._put(path.all_layers(tuple(x[chosen] for x in drawn), generator), weights)
         return difference
