@@ -889,7 +889,8 @@ def test_streams(stream, use, home, tmp_path):
     """No stream makes a command fail that writes to a file, and results that cannot be written are said to be lost."""
     encoding = {"ASCII": "ascii", "Latin": "latin-1"}.get(stream, "utf-8")
     environment = os.environ | {"PYTHONIOENCODING": encoding}
-    done = process(STREAM_USES[use](home, tmp_path), env=environment, preexec_fn=STREAMS[stream])
+    words = STREAM_USES[use](home, tmp_path)
+    done = process(words, env=environment, preexec_fn=STREAMS[stream], encoding=encoding, errors="replace")
     writes = use in ("score to a file", "train")
     assert "Traceback" not in done.stderr
     expected = (0, 2) if stream in ("closed output", "all closed", "full output", "broken pipe") else (0,)

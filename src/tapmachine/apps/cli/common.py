@@ -136,7 +136,9 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
             if os.environ.get("RANK", "0") != "0" and "quiet" in values:
                 values["quiet"] = True
             quiet = values.get("quiet", False)
-            on_terminal = sys.stderr.isatty() and not quiet and function.__name__ != "train"  # which has its own bar
+            on_terminal = (
+                bool(sys.stderr and sys.stderr.isatty()) and not quiet and function.__name__ != "train"
+            )  # which has its own bar
             with shown(on_terminal), escaped_output(), warnings_as_lines(quiet):
                 limit = resource.getrlimit(resource.RLIMIT_AS)[0]
                 if 0 <= limit < LEAST_MEMORY:  # some libraries would abort the process without a message
@@ -292,7 +294,7 @@ class _Escaping:
             with contextlib.suppress(OSError, ValueError):  # Python would fail again when it flushes the stream at exit
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
             if self.is_result:
-                raise OSError(error.errno, error.strerror, "standard output") from None
+                raise OSError(f"standard output: {error.strerror}") from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
