@@ -259,7 +259,8 @@ def test_categories():
 def test_on_a_gpu_and_back(visible, digits):
     """Data of any scale on a GPU; what was trained there is read and used without one."""
     x = (255 * digits[:200]).astype(np.float32)
-    model = RBM(4, visible=visible, epochs=1, batch_size=50, objective=TAPObjective(n_sweeps=2), device="cuda").fit(x)
+    steps = {"epochs": 1, "batch_size": 50, "objective": TAPObjective(n_sweeps=2)} if visible != "gaussian" else {}
+    model = RBM(4, visible=visible, device="cuda", **steps).fit(x)
     assert model.machine_.device.type == "cuda"
     again = pickle.loads(pickle.dumps(model))
     assert {p.device.type for p in again.machine_.parameters()} == {"cpu"}
