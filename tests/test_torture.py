@@ -688,7 +688,7 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [pytest.param(name, value, marks=pytest.mark.torture if place else (), id=f"{name} {value!r}"[:40])
+    [pytest.param(name, value, marks=pytest.mark.torture if place else (), id=f"{name} {place}")
      for name, values in ARGUMENTS.items() for place, value in enumerate(values)],
 )  # fmt: skip
 def test_arguments(name, value):
