@@ -112,7 +112,7 @@ def test_a_landscape(trained):
     machine, x, _ = trained
     landscape = find_solutions(machine, x)
     text = landscape._repr_html_()
-    assert f"{len(landscape)} solutions" in text
+    assert f"{len(landscape)} solution" in text
     assert "data:image/png" in text  # 4×4 pixels
     assert "data:image/png" not in find_solutions(rbm(Binary(5), Binary(2)), torch.eye(5))._repr_html_()
     track = track_landscape({1: machine, 2: machine}, x)

@@ -558,7 +558,7 @@ def test_the_doctor_looks_at_the_installation_and_at_runs(data, tmp_path):
     last.write_bytes(last.read_bytes()[:-1])
     code, said = ask(folder)
     assert code == 2
-    assert f"problem checkpoint {last.name}: does not match the manifest" in said
+    assert f"problem checkpoint {last.name}: its content does not match the manifest" in said
     assert ask(tmp_path / "none")[0] == ask(tmp_path)[0] == 2
     assert json.loads(ask("--json")[1])[0]["verdict"] == "ok"
 

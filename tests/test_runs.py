@@ -511,7 +511,7 @@ def test_what_needs_data_asks_for_them(data, tmp_path, machine_file):
     for arguments, message in (
         *(
             ([name, machine_file], "mine.safetensors: a machine file has no data; use --data FILE")
-            for name in ("evaluate", "sample", "landscape", "report")
+            for name in ("evaluate", "landscape", "report")
         ),
         (["evaluate", tmp_path / "text.safetensors", "--ais"], "text.safetensors: cannot be read"),
         (["evaluate", data], "bars.npy: cannot be read"),

@@ -37,8 +37,8 @@ class Equilibrium:
         >>> from tapmachine import Binary, rbm
         >>> from tapmachine.likelihood import equilibrium
         >>> samples = equilibrium(rbm(Binary(4), Binary(2)), 10)
-        >>> samples.states[0].shape, samples.shares
-        (torch.Size([10, 4]), tensor([1.]))
+        >>> samples.states[0].shape, samples.shares.tolist()
+        (torch.Size([10, 4]), [1.0])
     """
 
     states: tuple[Tensor, ...]

@@ -31,7 +31,8 @@ class Chained:
         >>> import torch
         >>> from tapmachine import Binary, rbm
         >>> from tapmachine.tables.chains import Chained
-        >>> given = Chained(rbm(Binary(2, field=4.0), Binary(2)), torch.tensor([[0.0, torch.nan]]))
+        >>> machine = rbm(Binary(2, field=4.0), Binary(2), weights=torch.zeros(2, 2))
+        >>> given = Chained(machine, torch.tensor([[0.0, torch.nan]]))
         >>> given.draws(2, torch.Generator().manual_seed(0)).shape
         torch.Size([2, 1, 2])
         >>> given.cell_surprise()

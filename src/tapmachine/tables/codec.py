@@ -44,15 +44,15 @@ class Codec:
         >>> import pandas
         >>> from tapmachine.tables.codec import Codec
         >>> from tapmachine.tables.frames import Frame
-        >>> frame = Frame.of(pandas.DataFrame({"mass": [1.0, 3.0], "kind": ["a", "b"]}))
+        >>> frame = Frame.of(pandas.DataFrame({"mass": [1.5, 3.5], "kind": ["a", "b"]}))
         >>> codec = Codec.infer(frame)
         >>> codec.encode(frame)
         array([[-1.,  0.],
                [ 1.,  1.]])
         >>> codec.decode(codec.encode(frame), frame)
            mass kind
-        0   1.0    a
-        1   3.0    b
+        0   1.5    a
+        1   3.5    b
     """
 
     names: tuple[str, ...] | None = None

@@ -241,7 +241,7 @@ class Schema:
     Example:
         >>> from tapmachine.tables.schema import Schema
         >>> from tapmachine.data.columns import RawColumn
-        >>> table = [RawColumn.of("mass", [1.0, 2.0, 3.0]), RawColumn.of("kind", ["a", "c", "b"])]
+        >>> table = [RawColumn.of("mass", [1.5, 2.5, 3.5]), RawColumn.of("kind", ["a", "c", "b"])]
         >>> schema = Schema.infer(table)
         >>> print(schema.describe())
         mass: real, standardized: numbers with decimals
@@ -251,7 +251,7 @@ class Schema:
                [ 0.  ,  0.  ,  0.  ,  1.  ],
                [ 1.22,  0.  ,  1.  ,  0.  ]])
         >>> [column.values.tolist() for column in schema.decode(schema.encode(table))]
-        [[1.0, 2.0, 3.0], ['a', 'c', 'b']]
+        [[1.5, 2.5, 3.5], ['a', 'c', 'b']]
     """
 
     columns: tuple[Column, ...]

@@ -6,7 +6,8 @@ other shares of the classes, or if many annealed chains have weight.
 
 Where the shares have differed once, the persistent chains have weights, which follow the change of the machine in each
 training step: the weight of a chain is multiplied by the ratio of its probabilities after and before the step, and
-averaged over all chains of its class, within which Gibbs sweeps move the chains.
+averaged over all chains of its class, within which Gibbs sweeps move the chains. Errors of these products add up, so
+that the chains lose their weights when annealed chains no longer confirm them.
 """
 
 import math
@@ -30,6 +31,7 @@ MOST_ROWS = 1000  # number of rows whose classes are used
 ALL, SINGLE = 2.0, 3.0  # standard deviations above which the shares of all classes together, or of one, differ
 CLUSTERED = 3.0  # ratio to these limits above which the chains get weights
 ENOUGH, FEWEST = 1 / 3, 0.1  # effective sample size, as a fraction of the chains, in general and if the shares differ
+USUAL = 0.5  # share of valid comparisons below which annealed chains are not used: a single one may be mistaken
 EVEN = 0.25  # share of the chains that is divided evenly among the classes
 RARE = 1e-6  # probability below which a class gets no chain
 COLLAPSED = 0.5  # effective sample size of the weights, as a fraction of the chains, below which they are resampled
@@ -49,6 +51,7 @@ class ClusteredChains:
 
     Attributes:
         n_steps, n_compared: Number of training steps and of comparisons so far.
+        n_valid: Number of comparisons in which enough annealed chains had weight.
         interval: Number of steps between two comparisons.
         due: Number of steps after which the chains are compared.
         is_clustered: Whether the chains have weights.
@@ -59,17 +62,17 @@ class ClusteredChains:
         self.rows = spaced(rows, MOST_ROWS)
         self.members = classes_of(self.rows, seed)  # (N, C)
         self.means = (self.members / self.members.sum(0)).T @ self.rows.flatten(1)  # (C, n)
-        self.n_steps, self.n_compared, self.is_clustered = 0, 0, False
+        self.n_steps, self.n_compared, self.n_valid, self.is_clustered = 0, 0, 0, False
         self.interval = self.due = FIRST
 
     def as_json(self) -> dict[str, int]:
         """Return all numbers that change during training."""
-        names = ("n_steps", "n_compared", "interval", "due", "is_clustered")
+        names = ("n_steps", "n_compared", "n_valid", "interval", "due", "is_clustered")
         return {name: int(getattr(self, name)) for name in names}
 
     def restore(self, values: dict[str, int]) -> None:
         """Restore the output of `as_json`."""
-        self.n_steps, self.n_compared = values["n_steps"], values["n_compared"]
+        self.n_steps, self.n_compared, self.n_valid = (values[name] for name in ("n_steps", "n_compared", "n_valid"))
         self.interval, self.due = values["interval"], values["due"]
         self.is_clustered = bool(values["is_clustered"])
 
@@ -134,7 +137,11 @@ class ClusteredChains:
         effective, of_chains = (float(1 / w.square().sum()) for w in (of_drawn, weights))
         shares = self._shares(classes, weights), self._shares(drawn_classes, of_drawn)
         difference = _difference(*shares, of_chains, effective)
-        if effective < FEWEST * n_chains:  # the annealed chains are far from equilibrium
+        self.n_valid += effective >= FEWEST * n_chains
+        if effective < FEWEST * n_chains or self.n_valid < USUAL * (self.n_compared + 1):
+            if self.is_clustered:  # the annealed chains are far from equilibrium, and the weights unconfirmed
+                self._put(states, torch.full_like(weights, 1 / n_chains))
+                self.is_clustered = False
             return 0.0
         if effective > ENOUGH * n_chains or difference > 1:
             chosen, weights = self._resample(drawn_classes, of_drawn)
