@@ -186,7 +186,7 @@ class Monitor:
         except EstimateError as error:
             warn(f"the log-likelihood is not available: {error}", TrainingWarning)
             return {"log_likelihood": float("nan")}
-        if partition.problem:
+        if partition.problem and len(sets) > 1:  # few runs often disagree, and decide nothing without held-out rows
             warn(
                 "the log-likelihood may be too high: annealing from different initial distributions gives different "
                 "values of ln Z; see compare_likelihoods",
